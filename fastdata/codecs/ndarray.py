@@ -1,0 +1,47 @@
+"""Arrays: of one shape for all samples (dense), or ragged in the first dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fastdata.codecs.base import Codec as Base
+from fastdata.errors import DataError
+from fastdata.types import Array, Encoded, Field
+
+
+class Codec(Base):
+    """An array of the field's dtype: [*shape] when dense, [n, *shape] when ragged, with n in the column `length`."""
+
+    def __init__(self, field: Field) -> None:
+        super().__init__(field)
+        self.columns = {} if field.dense else {"length": "int64"}
+
+    def encode(self, value: Any) -> Encoded:
+        """Check dtype and shape; numbers are cast only where no value changes its kind or overflows."""
+        dtype = np.dtype(self.field.dtype)
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise DataError(f"expected an array of {dtype}, got {type(value).__name__} of uneven lengths") from error
+        if array.size == 0 and array.dtype != dtype:
+            array = array.astype(dtype)
+        if array.dtype.newbyteorder("=") != dtype and not np.can_cast(array.dtype, dtype, "safe"):
+            raise DataError(f"expected an array of {dtype}, got {array.dtype}")
+        trailing = array.shape if self.field.dense else array.shape[1:]
+        if trailing != self.field.shape or (array.ndim == 0 and not self.field.dense):
+            leading = () if self.field.dense else ("n",)
+            expected = ", ".join(map(str, (*leading, *self.field.shape)))
+            raise DataError(f"expected an array of shape [{expected}], got {list(array.shape)}")
+        columns = {} if self.field.dense else {"length": len(array)}
+        return Encoded(np.ascontiguousarray(array, dtype=dtype.newbyteorder("<")), "npy", columns)
+
+    def decode(self, data: Array, info: Mapping[str, Any]) -> Array:
+        """Copy it out in the machine's byte order, writable."""
+        return np.array(data, dtype=self.field.dtype)
+
+    def shape(self, data: Array, info: Mapping[str, Any]) -> tuple[int, ...]:
+        """The array's own shape."""
+        return data.shape

@@ -1,0 +1,163 @@
+"""Check a dataset: sizes, checksums, counts, every payload decoded, every digest, and the fingerprint over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata import manifest as manifests
+from fastdata.codecs import open_codec
+from fastdata.errors import DataError, FastdataError
+from fastdata.manifest import Columns, Manifest, ShardTable
+from fastdata.packing.base import Progress, Status
+from fastdata.packing.engine import run
+from fastdata.packing.shard import crc32
+from fastdata.stores.base import Shards, check_size
+from fastdata.types import Array, Buffer, Int64Array, nbytes
+
+_ROWS = 64  # samples that are read at once
+
+
+@dataclass
+class Verified:
+    """What `verify` found.
+
+    Attributes:
+        problems: one sentence each, naming shard, sample, field and offset where they are known; empty when all is well.
+    """
+
+    path: str
+    num_samples: int
+    num_shards: int
+    problems: list[str] = field(default_factory=list)
+
+
+def verify(path: str | Path, *, workers: int = 1, progress: Callable[[Progress], None] | None = None) -> Verified:
+    """Read everything and hold it against manifest, columns and checksums.
+
+    Raises:
+        DatasetError: the folder does not open at all.
+    """
+    root = Path(path)
+    manifest = manifests.load(root)
+    table = ShardTable(root, manifest)
+    result = Verified(str(root), manifest.num_samples, len(table.first))
+    result.problems += _check_columns(root, manifest)
+    if result.problems:
+        return result
+
+    def tick(num_samples: int, size: int) -> None:
+        if progress:
+            progress(Progress(num_samples, size, table.nbytes))
+
+    found: dict[int, list[str]] = {}
+    for shard, problems in run(partial(_check_shard, root, manifest), range(len(table.first)), workers, tick):
+        found[shard] = problems
+    result.problems += [problem for _, problems in sorted(found.items()) for problem in problems]
+    known = {name for shard in range(len(table.first)) for name, _ in table.files(shard)}
+    result.problems += [
+        f"expected no other file, got {p}"
+        for p in sorted((root / "shards").rglob("*"))
+        if p.is_file() and str(p.relative_to(root)) not in known
+    ]
+    return result
+
+
+def _check_columns(root: Path, manifest: Manifest) -> list[str]:
+    """Every column opens and has its rows; labels are classes; the fingerprint is that of the digests."""
+    columns = Columns(root, manifest)
+    problems = []
+    for name in columns:
+        try:
+            rows = np.arange(manifest.num_samples) if manifest.columns[name]["dtype"] == "str" else None
+            column: Any = columns[name] if rows is None else columns.strings(name)
+            if len(column) != manifest.num_samples:
+                problems.append(f"expected {manifest.num_samples} rows, got {len(column)}, at column {name!r} of {root}")
+        except (FastdataError, IndexError, UnicodeError) as error:
+            problems.append(f"{error}, at column {name!r} of {root}")
+    if problems:
+        return problems
+    for f in manifest.fields:
+        if f.options.get("classes") and manifest.classes is not None:
+            labels = columns[f.name]
+            outside = np.flatnonzero((labels < 0) | (labels >= len(manifest.classes)))
+            problems += [
+                f"expected a label under {len(manifest.classes)}, got {labels[i]}, at sample {i} of {root}" for i in outside.tolist()
+            ]
+    if manifests.fingerprint(manifest.fields, manifest.classes, [columns["digest"].tobytes()]) != manifest.fingerprint:
+        problems.append(f"expected the fingerprint {manifest.fingerprint}, got another from fields, classes and digests, at {root}")
+    return problems
+
+
+def _check_shard(root: Path, manifest: Manifest, shard: int, status: Status) -> tuple[int, list[str]]:
+    """Check one shard; give its number and what is wrong with it."""
+    table, columns = ShardTable(root, manifest), Columns(root, manifest)
+    status.at(f"shard {shard} of {root}")
+    problems: list[str] = []
+    rows = table.rows[table.rows["first"] == table.first[shard]]
+    for row, (name, size) in zip(rows, table.files(shard), strict=True):
+        try:
+            check_size(root / name, size)
+        except DataError as error:
+            return shard, [str(error)]
+        if crc32(root / name) != row["crc32"]:
+            problems.append(f"expected the checksum {row['crc32']:08x}, got another, at {root / name}: bytes have changed")
+    codecs = [open_codec(f) for f in manifest.fields]
+    payloads = [codec.field for codec in codecs if codec.payload]
+    shards = Shards(manifest.store, root, payloads, table.first, table.num_samples, table.files, columns.slice)
+    first, num_samples = int(table.first[shard]), int(table.num_samples[shard])
+    for start in range(first, first + num_samples, _ROWS):
+        indices = np.arange(start, min(start + _ROWS, first + num_samples))
+        try:
+            values = {f.name: shards.read(f, indices) for f in payloads}
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        for i, index in enumerate(indices.tolist()):
+            status.at(shards.locate(index))
+            sizes = _check_sample(manifest, columns, codecs, {name: v[i] for name, v in values.items()}, index, shards, problems)
+            status.done(sizes)
+    return shard, problems
+
+
+def _check_sample(
+    manifest: Manifest, columns: Columns, codecs: list[Any], values: dict[str, Array], index: int, shards: Shards, problems: list[str]
+) -> int:
+    """Decode one sample and compare its digest; give its bytes."""
+    at: Int64Array = np.array([index])
+    parts: list[tuple[str, str, tuple[int, ...], Buffer | None]] = []
+    total = 0
+    for codec in codecs:
+        name = codec.field.name
+        where = f"field {name!r} of {shards.locate(index)}"
+        if codec.payload:
+            size = int(columns[f"{name}.nbytes"][index])
+            data: Array | None = values[name] if size >= 0 else None
+            if data is not None and nbytes(data) != size:
+                problems.append(f"expected {size} bytes, got {nbytes(data)}, at {where}")
+        else:
+            valid = f"{name}.valid" not in columns or bool(columns[f"{name}.valid"][index])
+            value = columns.take(name, at)[0]
+            data = np.frombuffer(codec.encode(value).data, dtype=np.uint8) if valid else None
+        if data is None:
+            parts.append((name, "", (), None))
+            continue
+        info = {c: columns.take(f"{name}.{c}", at)[0] for c in codec.columns}
+        try:
+            if codec.payload:
+                codec.decode(data, info)
+        except DataError as error:
+            problems.append(f"{error}, at {where}")
+        total += nbytes(data)
+        # Stores give little-endian bytes; the digest takes the same.
+        parts.append(
+            (name, str(info.get("encoding", codec.field.codec)), tuple(map(int, codec.shape(data, info))), np.ascontiguousarray(data))
+        )
+    if manifests.digest(parts) != columns["digest"][index].tobytes():
+        problems.append(f"expected the digest of what was packed, got another, at {shards.locate(index)}")
+    return total

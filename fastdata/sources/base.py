@@ -1,0 +1,553 @@
+"""The contract of a source: where samples come from.
+
+A file of this folder defines a class `Source` derived from the one here. A source is opened on a path (or, for "python", an object),
+looks at it once, and is sent to the packing workers, so it pickles and holds no handles. It imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from fastdata.errors import ArgumentError, DataError
+from fastdata.types import Field, Sample
+
+PICTURES = frozenset(["jpg", "jpeg", "jpe", "jfif", "png", "gif", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pbm", "jp2", "avif"])
+"""Extensions of picture files, in lower case. What a file really is, its bytes tell."""
+
+TEXTS = frozenset({"text", "prompt", "completion"})
+"""Names of string columns that are documents, however short their values are."""
+
+DTYPES = frozenset(["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"])
+"""What arrays and numbers may be made of."""
+
+LONG = 200
+"""Characters above which a string makes its column documents (codec `text`), not short strings in a column file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A small share of a source: the unit that shards are cut from. Picklable, without payloads.
+
+    Attributes:
+        name: what the part is, relative to the source; enters the source's hash together with `nbytes`.
+        nbytes: size of what it will read, as the source tells it before reading.
+        number: running number in the source of its first sample.
+        detail: what `read` needs besides: a byte range, a row.
+    """
+
+    name: str
+    nbytes: int
+    number: int
+    detail: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One sample out of a source, or why it could not be had.
+
+    Attributes:
+        key: relative path with extension, the source's own key, or the running number in decimal.
+        origin: where a person finds it, for errors: `photos/cat/7.jpg`, `train.jsonl:12`.
+        nbytes: size in the source, in bytes.
+        sample: values before encoding (a picture as the bytes of its file), or the error.
+    """
+
+    key: str
+    origin: str
+    nbytes: int
+    sample: Sample | DataError
+
+
+class Source(ABC):
+    """A corpus, split into parts in a fixed order that depends on its data alone.
+
+    Attributes:
+        fields: what the samples hold, in the manifest's order; `label` after what it labels.
+        classes: class names, where label i is `classes[i]`; None when labels have no names or there are none.
+        ignored: what was passed over, and how often; complete once `parts` was listed to its end.
+        warnings: sentences that the user should see before training.
+        splits: parts may be read apart, in any order, by other processes. False: there is one part, read once, where the source was opened.
+    """
+
+    fields: tuple[Field, ...]
+    classes: tuple[str, ...] | None = None
+    ignored: Counter[str]
+    warnings: list[str]
+    splits: bool = True
+
+    @classmethod
+    @abstractmethod
+    def recognises(cls, path: Path) -> bool:
+        """Say, after a cheap look, whether `path` is of this kind."""
+
+    @abstractmethod
+    def __init__(self, path: Path) -> None:
+        """Look at the source: fields, classes, everything that can be refused before work starts.
+
+        Raises:
+            ArgumentError: it is empty, not of this kind, or misses files.
+        """
+        self.ignored = Counter()
+        self.warnings = []
+
+    @abstractmethod
+    def parts(self) -> Iterator[Part]:
+        """List the parts, without reading payloads; each call lists them anew in the same order."""
+
+    @abstractmethod
+    def read(self, part: Part) -> Iterator[Drawn]:
+        """Read the samples of one part, in order.
+
+        A bad sample is a `Drawn` with an error that does not repeat its `origin`, and the next ones follow.
+        """
+
+
+def is_picture(name: str) -> bool:
+    """Tell by the extension whether a file is taken for a picture."""
+    return "." in name and name.rpartition(".")[2].lower() in PICTURES
+
+
+def is_hidden(name: str) -> bool:
+    """Tell a hidden or system file or folder by its name: .DS_Store, ._twin, Thumbs.db, desktop.ini, __MACOSX, .ipynb_checkpoints."""
+    return name.startswith(".") or name.lower() in {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "$recycle.bin", "@eadir"}
+
+
+def listing(root: str, below: str, ignored: Counter[str]) -> list[str]:
+    """Name what is in the folder `below` of `root`, without hidden and system entries; folders end with a slash.
+
+    Sorted by bytes, as whole paths are: the slash takes part in the order. A link to a folder that is listed below `root` anyway is
+    counted and left out.
+
+    Raises:
+        ArgumentError: the folder cannot be read.
+    """
+    folder, found = os.path.join(root, below), []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if is_hidden(entry.name):
+                    ignored["hidden or system files and folders"] += 1
+                elif not _is_folder(entry):
+                    found.append(os.fsencode(entry.name))
+                elif entry.is_symlink() and _listed_anyway(root, entry.path):
+                    ignored["links to folders that are listed anyway"] += 1
+                else:
+                    found.append(os.fsencode(entry.name) + b"/")
+    except OSError as error:
+        raise ArgumentError(f"expected a folder that can be read, got {error.strerror}, at {folder}") from error
+    found.sort()
+    return [os.fsdecode(name) for name in found]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _listed_anyway(root: str, link: str) -> bool:
+    target = os.path.relpath(os.path.realpath(link), os.path.realpath(root))
+    names = target.split(os.sep)
+    return target == "." or (names[0] != os.pardir and not any(map(is_hidden, names)))
+
+
+def walk(root: str, ignored: Counter[str], below: str = "") -> Iterator[tuple[str, int]]:
+    """List files in the folder `below` of `root` ("" or ending with a slash) as (path from `root`, size), by the bytes of the path.
+
+    Links to folders outside are followed, each folder once; others are counted and passed over. A link to nothing is listed with size 0,
+    so that reading it says what is wrong. Memory: one folder's names for each level of depth.
+
+    Raises:
+        ArgumentError: a folder cannot be read.
+    """
+    seen: set[tuple[int, int]] = set()
+    stack = [(below, iter(listing(root, below, ignored)))]
+    while stack:
+        prefix, names = stack[-1]
+        name = next(names, None)
+        if name is None:
+            stack.pop()
+            continue
+        path = prefix + name
+        try:
+            status = os.stat(os.path.join(root, path))
+        except OSError:
+            yield path, 0
+            continue
+        if path.endswith("/"):
+            folder = (status.st_dev, status.st_ino)
+            if folder in seen:
+                ignored["links to folders that are listed anyway"] += 1
+            else:
+                seen.add(folder)
+                stack.append((path, iter(listing(root, path, ignored))))
+        elif stat.S_ISREG(status.st_mode):
+            yield path, status.st_size
+        else:
+            ignored["pipes, sockets and devices"] += 1
+
+
+def read_file(path: str | Path) -> bytes:
+    """Read a whole file.
+
+    Raises:
+        DataError: it is empty, gone, a link to nothing, or may not be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        broken = os.path.islink(path) and not os.path.exists(path)
+        raise DataError(f"expected a file, got {'a link to nothing' if broken else error.strerror}") from error
+    if not data:
+        raise DataError("expected a file with content, got an empty file (0 bytes)")
+    return data
+
+
+def draw_file(root: str, part: Part, sample: Callable[[bytes], Sample]) -> Drawn:
+    """Read the file that a part is, and make a sample of its bytes; its key is the path from `root`."""
+    origin = os.path.join(root, part.name)
+    try:
+        return Drawn(part.name, origin, part.nbytes, sample(read_file(origin)))
+    except DataError as error:
+        return Drawn(part.name, origin, part.nbytes, error)
+
+
+def decode_text(data: bytes, unit: str) -> str:
+    """Decode strict UTF-8; `unit` is what positions count from.
+
+    Raises:
+        DataError: with the first bad byte and its position, from 0.
+    """
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"expected UTF-8, got the byte 0x{data[error.start]:02x} at position {error.start} of the {unit}") from error
+
+
+def require(condition: bool, message: str) -> None:
+    """Refuse the source unless `condition`.
+
+    Raises:
+        ArgumentError: with `message`.
+    """
+    if not condition:
+        raise ArgumentError(message)
+
+
+def short(value: Any) -> str:
+    """Show a value in an error: at most 60 characters, and its type."""
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+
+
+def few(names: Iterable[str], count: int) -> str:
+    """Show the first ten of `count` names."""
+    shown = [repr(name) for name in islice(names, 10)]
+    return ", ".join(shown) + (f" and {count - len(shown)} more" if count > len(shown) else "")
+
+
+def field_names(names: Iterable[str], where: str) -> dict[str, str]:
+    """Turn the names found into names of fields: other characters than letters, digits and _ become _.
+
+    Raises:
+        ArgumentError: two become the same, or one is reserved.
+    """
+    found = list(names)
+    cleaned = {name: re.sub("[^A-Za-z0-9_]", "_", name) or "_" for name in found}
+    cleaned = {name: f"_{clean}" if clean[0].isdigit() else clean for name, clean in cleaned.items()}
+    for reserved in ("index", "key"):
+        require(
+            reserved not in cleaned.values(),
+            f"expected other names than {reserved!r}, which is reserved, got {found}, at {where}; rename it",
+        )
+    require(
+        len(set(cleaned.values())) == len(found),
+        f"expected names that differ in letters, digits and _, got {found}, at {where}; rename some",
+    )
+    return cleaned
+
+
+class Kind(NamedTuple):
+    """What one value is: a codec, a dtype, and the shape behind the first dimension (None: of an empty list, which fits any)."""
+
+    codec: str
+    dtype: str = "uint8"
+    shape: tuple[int, ...] | None = ()
+
+
+STRING, BOOLEAN, INTEGER, FLOAT = (Kind("scalar", dtype) for dtype in ("str", "bool", "int64", "float64"))
+
+
+def kind_of(value: Any) -> Kind:
+    """Tell the kind of a value as JSON has them; a string is a scalar here, whatever its column makes of it.
+
+    Raises:
+        DataError: an integer beyond int64.
+    """
+    if isinstance(value, str):
+        return STRING
+    if isinstance(value, bool):
+        return BOOLEAN
+    if isinstance(value, int):
+        _check_int64(value, value)
+        return INTEGER
+    if isinstance(value, float):
+        return FLOAT
+    return (_kind_of_list(value) if isinstance(value, list) else None) or Kind("json")
+
+
+def _check_int64(smallest: int, largest: int) -> None:
+    if smallest < -(2**63) or largest >= 2**63:
+        raise DataError(f"expected an integer of 64 bits, got {smallest if smallest < -(2**63) else largest}")
+
+
+def _kind_of_list(values: list[Any]) -> Kind | None:
+    types = set(map(type, values))
+    if types <= {int, float}:
+        if types == {int}:
+            _check_int64(min(values), max(values))
+        return Kind("ndarray", "float64" if float in types else "int64", () if values else None)
+    if types != {list}:
+        return None
+    inner = {_kind_of_list(value) for value in values}
+    lengths, shapes = set(map(len, values)), {kind.shape if kind else None for kind in inner}
+    if len(lengths) > 1 or len(shapes) > 1 or None in shapes:
+        return None
+    dtypes = {kind.dtype for kind in inner if kind}
+    return Kind("ndarray", "float64" if "float64" in dtypes else "int64", (*lengths, *(shapes.pop() or ())))
+
+
+def fit(field: Field, value: Any) -> Any:
+    """Turn a value as JSON has them into what the field's codec takes; None stays None.
+
+    Raises:
+        DataError: it does not fit: another type, trailing shape, or out of range.
+    """
+    if value is None or field.codec == "json":
+        return value
+    kind = kind_of(value)
+    wanted = "str" if field.codec == "text" else field.dtype
+    numeric = wanted.startswith(("int", "uint", "float"))
+    same = kind.dtype == wanted or (numeric and kind.dtype == "int64") or (wanted.startswith("float") and kind.dtype == "float64")
+    if field.codec == "ndarray" and kind.codec == "ndarray" and same and kind.shape in (None, field.shape):
+        try:
+            return np.array(value, field.dtype).reshape(-1, *field.shape)
+        except OverflowError as error:
+            raise DataError(f"expected numbers that {field.dtype} can hold, got {short(value)}, at field {field.name!r}") from error
+    if field.codec != "ndarray" and kind.codec == "scalar" and same:
+        if wanted.startswith(("int", "uint")) and not np.iinfo(wanted).min <= value <= np.iinfo(wanted).max:
+            raise DataError(f"expected {wanted}, got {value}, at field {field.name!r}")
+        return float(value) if wanted.startswith("float") else value
+    expected = f"an array [n{''.join(f', {length}' for length in field.shape)}] of {wanted}" if field.codec == "ndarray" else wanted
+    raise DataError(f"expected {expected}, got {short(value)}, at field {field.name!r}")
+
+
+class Column:
+    """What the values of one column have in common; seen one by one, they make a `Field`."""
+
+    def __init__(self) -> None:
+        self.kinds: set[Kind] = set()
+        self.long = False
+        self.pictures = True
+        self.exact = True
+
+    def add(self, value: Any, kind: Kind) -> None:
+        """Take one more value, not None, into account."""
+        self.kinds.add(kind)
+        if isinstance(value, str):
+            self.long |= len(value) > LONG
+            self.pictures &= is_picture(value) and "://" not in value and "\0" not in value
+        else:
+            self.pictures = False
+            if kind.dtype == "int64" and isinstance(value, int):
+                self.exact &= int(float(value)) == value
+
+    def field(self, name: str, mixed: Literal["str", "json"]) -> Field:
+        """Say what the column is; `mixed` is what holds values of several kinds."""
+        codecs, dtypes = {kind.codec for kind in self.kinds}, {kind.dtype for kind in self.kinds}
+        shapes = {kind.shape for kind in self.kinds} - {None}
+        if mixed == "str" and ("str" in dtypes or (not self.exact and len(dtypes) > 1)):
+            dtypes = {"str"}
+        if not dtypes:
+            return Field(name, "scalar", "str")
+        if dtypes == {"str"} and codecs == {"scalar"}:
+            if self.pictures:
+                return picture_field(name)
+            return Field(name, "text") if self.long or name in TEXTS else Field(name, "scalar", "str")
+        dtype = (
+            dtypes.pop() if len(dtypes) == 1 else str(np.result_type(*dtypes)) if dtypes.isdisjoint({"bool", "str"}) and self.exact else ""
+        )
+        if codecs == {"scalar"} and dtype:
+            return Field(name, "scalar", dtype) if name not in TEXTS or mixed == "json" else Field(name, "text")
+        if codecs == {"ndarray"} and dtype and len(shapes) == 1:
+            return Field(name, "ndarray", dtype, shapes.pop() or ())
+        return Field(name, "json")
+
+
+def picture_field(name: str) -> Field:
+    """Make the field of a column of picture files; `mask` and `..._mask` are masks: nearest neighbour, no averaging."""
+    return Field(name, "image", options={"mask": True} if name == "mask" or name.endswith("_mask") else {})
+
+
+class Table:
+    """Rows with named columns: what csv and jsonl have in common.
+
+    Show it every row with `add`, then `settle` its fields; from then on it is fixed, and `draw` makes samples. Columns become fields by
+    these rules:
+
+    - strings that all are paths with a picture's extension: pictures. A single such column named path, file, filename, file_name or
+      filepath becomes `image`. Paths count from the file's folder; where there is no such file, backslashes are taken for slashes;
+    - other strings: text when the name is text, prompt or completion or one has more than 200 characters; else short strings;
+    - `class` means `label`; a label of strings is the index among its distinct values, sorted by their bytes;
+    - `key` is the sample's key and no field; else the first picture's path as written; else the running number.
+
+    Attributes:
+        fields: set by `settle`, in the order of the columns, `label` last.
+        label: set by `settle`: the column, as named in the file, of labels that are strings; `name_classes` must follow.
+        classes: distinct labels, or None.
+        strings: the columns, as named in the file, whose values are strings there.
+    """
+
+    def __init__(self, path: str, mixed: Literal["str", "json"]) -> None:
+        self.path = path
+        self.fields: tuple[Field, ...] = ()
+        self.label: str | None = None
+        self.classes: tuple[str, ...] | None = None
+        self.strings: frozenset[str] = frozenset()
+        self._mixed: Literal["str", "json"] = mixed
+        self._columns: dict[str, Column] = {}
+        self._missing: dict[str, list[str]] = {}
+        self._lost: Counter[str] = Counter()
+        self._raw: dict[str, str] = {}
+        self._labels: dict[str, int] = {}
+        self._keyed = False
+
+    def add(self, row: Mapping[str, Any], line: int) -> None:
+        """Take one more row into account; None is a missing value.
+
+        Raises:
+            DataError: a value that no field can hold; the row is left out.
+        """
+        kinds = {name: None if value is None else kind_of(value) for name, value in row.items()}
+        for name, kind in kinds.items():
+            column = self._columns.setdefault(name, Column())
+            if kind is None:
+                continue
+            column.add(row[name], kind)
+            if column.pictures and not os.path.isfile(self._find(row[name])):
+                self._lost[name] += 1
+                if self._lost[name] <= 10:
+                    self._missing.setdefault(name, []).append(f"{row[name]} (line {line})")
+
+    def settle(self) -> None:
+        """Fix the fields.
+
+        Raises:
+            ArgumentError: names that cannot be fields, or picture files that are not there.
+        """
+        names = [name for name in self._columns if name != "key"]
+        require(
+            len({"label", "class"} & set(names)) < 2,
+            f"expected one of 'label' and 'class', got both in {names}, at {self.path}; rename one",
+        )
+        fields = {name: self._columns[name].field(clean, self._mixed) for name, clean in field_names(names, self.path).items()}
+        pictures = [name for name, field in fields.items() if field.codec == "image"]
+        paths = [name for name in pictures if name in {"path", "file", "filename", "file_name", "filepath"}]
+        self._raw = {field.name: name for name, field in fields.items()}
+        if len(paths) == 1 and "image" not in self._raw:
+            self._rename(fields, paths[0], "image")
+        if "class" in names:
+            self._rename(fields, "class", "label")
+        for name, field in fields.items():
+            if field.name == "label" and field.dtype == "str":
+                fields[name] = Field("label", "scalar", "int64", options={"classes": True})
+                self.label = name
+        require(bool(fields), f"expected columns with values, got {list(self._columns)}, at {self.path}")
+        lost = sum(self._lost[name] for name in pictures)
+        missing = [path for name in pictures for path in self._missing.get(name, ())]
+        require(not lost, f"expected picture files, got {lost} paths with no file: {few(missing, lost)}, at {self.path}")
+        self.fields = tuple(sorted(fields.values(), key=lambda field: field.name == "label"))
+        strings = {
+            self._raw[field.name] for field in self.fields if field.codec in {"image", "text"} or field.dtype == "str" or field.options
+        }
+        self.strings = frozenset({*strings, "key"})
+        self._keyed = "key" in self._columns
+        self._columns, self._missing = {}, {}
+
+    def _rename(self, fields: dict[str, Field], name: str, new: str) -> None:
+        old = fields[name]
+        del self._raw[old.name]
+        self._raw[new] = name
+        fields[name] = Field(new, old.codec, old.dtype, old.shape, old.dense, old.options)
+
+    def name_classes(self, labels: Iterable[str | None]) -> None:
+        """Take the distinct labels of all rows as classes; None is a missing one."""
+        found = {label for label in labels if label is not None}
+        self.classes = tuple(sorted(found, key=lambda name: name.encode("utf-8", "surrogatepass")))
+        self._labels = {name: label for label, name in enumerate(self.classes)}
+
+    @property
+    def has_pictures(self) -> bool:
+        """Tell whether rows name picture files."""
+        return any(field.codec == "image" for field in self.fields)
+
+    def pictures_nbytes(self, row: Mapping[str, Any]) -> int:
+        """Sum the sizes of the picture files that a row names; a file that is gone counts 0."""
+        total = 0
+        for field in self.fields:
+            path = row.get(self._raw[field.name])
+            if field.codec == "image" and isinstance(path, str):
+                with suppress(OSError):
+                    total += os.stat(self._find(path)).st_size
+        return total
+
+    def draw(self, row: Mapping[str, Any], number: int, line: int, nbytes: int) -> Drawn:
+        """Make a sample of a row, `nbytes` long in the file, pictures not counted."""
+        sample: Sample = {}
+        key = row.get("key") if self._keyed else None
+        error = None
+        for field in self.fields:
+            value = row.get(self._raw[field.name])
+            if key is None and field.codec == "image":
+                key = value
+            try:
+                sample[field.name] = self._value(field, value)
+            except DataError as caught:
+                error = error or caught
+        nbytes += sum(len(sample.get(field.name) or b"") for field in self.fields if field.codec == "image")
+        return Drawn(str(number if key is None else key), f"{self.path}:{line}", nbytes, error or sample)
+
+    def _value(self, field: Field, value: Any) -> Any:
+        if value is None:
+            return None
+        if field.options.get("classes"):
+            if not isinstance(value, str) or value not in self._labels:
+                raise DataError(f"expected one of {len(self._labels)} classes, got {short(value)}, at field {field.name!r}")
+            return self._labels[value]
+        if field.codec != "image":
+            return fit(field, value)
+        try:
+            return read_file(self._find(fit(Field(field.name, "text"), value)))
+        except DataError as error:
+            raise DataError(f"{error}, at field {field.name!r} ({value})") from error
+
+    def _find(self, path: str) -> str:
+        """Find the file that a path means; as it is written when there is none."""
+        written = os.path.join(os.path.dirname(self.path), path)
+        if "\\" in path and not os.path.lexists(written):
+            return os.path.join(os.path.dirname(self.path), path.replace("\\", "/"))
+        return written

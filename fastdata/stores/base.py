@@ -1,0 +1,292 @@
+"""The contract of a store, bytes <-> disk by index, and the one place that knows about open handles, processes and locks.
+
+A file of this folder defines `SUFFIX`, a class `Writer` and a class `Reader` derived from the ones here. A shard is one file
+`<number><SUFFIX>`, or with an empty suffix one folder. A store knows the form of a field (dtype, shape, dense or ragged) and no codec; it
+imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata import registry
+from fastdata.errors import ShardError
+from fastdata.types import Array, Buffer, Field, Int64Array, Record, Values
+
+MAX_OPEN = 128
+"""Shards that a process keeps open: well under the usual limit of 1,024 open files, several datasets included."""
+
+
+class Writer(ABC):
+    """Write one shard, in order. Not thread-safe; one process.
+
+    Args:
+        path: of the shard, under its temporary name; nothing is there yet.
+        stem: the shard's number as its file name has it, "00000".
+        fields: the payload fields.
+    """
+
+    def __init__(self, path: Path, stem: str, fields: Sequence[Field]) -> None:
+        self.path, self.stem, self.fields = path, stem, tuple(fields)
+
+    @abstractmethod
+    def append(self, record: Record) -> None:
+        """Add one record.
+
+        Raises:
+            DataError: a value beyond the store's limits; nothing was written, and the next record may follow.
+        """
+
+    @abstractmethod
+    def close(self) -> Mapping[str, Sequence[int]]:
+        """Finish the shard, flushed to the disk.
+
+        Returns:
+            Columns that only this store has, int64, one number for each record.
+        """
+
+    def abort(self) -> None:  # noqa: B027
+        """Let go of what is open, after an error; the caller removes the files."""
+
+
+class Reader(ABC):
+    """Read one shard by index. Opened in the process that reads; threads may share it; closed when the last reference goes.
+
+    Args:
+        path: of the shard.
+        fields: the payload fields.
+        num_samples: how many the manifest says there are.
+        column: gives a column's rows of this shard, memory-mapped.
+
+    Raises:
+        ShardError: it is not what the manifest tells of.
+    """
+
+    @abstractmethod
+    def __init__(self, path: Path, fields: Sequence[Field], num_samples: int, column: Callable[[str], Array]) -> None: ...
+
+    @abstractmethod
+    def read(self, field: Field, rows: Int64Array) -> Values:
+        """Read a field of some samples.
+
+        Args:
+            field: one of the payload fields.
+            rows: int64 [k], indices in the shard, in any order.
+
+        Returns:
+            Dense: one array [k, *shape]. Ragged: k arrays [n_i, *shape]; of a missing value an empty one. They may be read-only views of
+            a mapping that lives as long as they do, never of something that ends with the call.
+
+        Raises:
+            ShardError: the shard ends early or has something else there.
+        """
+
+
+class ArrayReader(Reader):
+    """A reader over arrays that lie in memory or are mapped; a store fills the two dicts and has nothing else to do.
+
+    Attributes:
+        dense: field name -> [num_samples, *shape].
+        ragged: field name -> (elements [total, *shape], offsets int64 [num_samples + 1]).
+    """
+
+    dense: dict[str, Array]
+    ragged: dict[str, tuple[Array, Int64Array]]
+
+    def check(self, path: Path, num_samples: int, fields: Sequence[Field]) -> None:
+        """Hold the arrays against the manifest.
+
+        Raises:
+            ShardError: other dtype, shape or count.
+        """
+        for field in fields:
+            dtype = np.dtype(field.dtype)
+            if field.dense:
+                array, expected = self.dense[field.name], (num_samples, *field.shape)
+            else:
+                array, offsets = self.ragged[field.name]
+                if len(offsets) != num_samples + 1:
+                    raise ShardError(f"expected {num_samples + 1} offsets, got {len(offsets)}, at field {field.name!r} of {path}")
+                expected = (int(offsets[-1]), *field.shape)
+            if array.shape != expected or array.dtype != dtype:
+                got = f"{array.dtype} {list(array.shape)}"
+                raise ShardError(f"expected {dtype} {list(expected)}, got {got}, at field {field.name!r} of {path}")
+
+    def read(self, field: Field, rows: Int64Array) -> Values:
+        """Gather dense rows; slice ragged ones."""
+        if field.dense:
+            return self.dense[field.name][rows]
+        elements, offsets = self.ragged[field.name]
+        return [elements[start:stop] for start, stop in zip(offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True)]
+
+
+class ArraySpool:
+    """Append the values of one field to a file of bare elements, keeping the offsets of ragged ones."""
+
+    def __init__(self, path: Path, field: Field) -> None:
+        self.field, self.path = field, path
+        self.dtype = np.dtype(field.dtype).newbyteorder("<")
+        self.offsets = [0]
+        self.file = open(path, "wb")  # noqa: SIM115
+
+    def append(self, data: Buffer | None) -> None:
+        """Add one value; None adds an empty one."""
+        array = to_elements(self.field, b"" if data is None else data)
+        self.file.write(array.astype(self.dtype, copy=False).data.cast("B") if array.size else b"")
+        self.offsets.append(self.offsets[-1] + len(array))
+
+    def close(self) -> Int64Array:
+        """Close the file; give the offsets, int64 [n + 1], in elements."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+        return np.array(self.offsets, dtype="<i8")
+
+
+def to_elements(field: Field, data: Buffer) -> Array:
+    """View bytes, or an array, as elements of the field: [n, *shape], of a dense field its one [1, *shape]."""
+    flat = data.reshape(-1).view(np.uint8) if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
+    element = np.dtype(field.dtype).itemsize * int(np.prod(field.shape, dtype=np.int64))
+    if element and flat.nbytes % element:
+        raise ShardError(f"expected a multiple of {element} bytes, got {flat.nbytes}")
+    num = flat.nbytes // element if element else int(field.dense)
+    return flat.view(np.dtype(field.dtype).newbyteorder("<")).reshape(num, *field.shape)
+
+
+def sync(path: Path) -> None:
+    """Flush a file or folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Shards:
+    """All shards of a dataset, opened as they are needed, a bounded number at a time.
+
+    Handles belong to the process that opened them: a forked child drops what it inherited without closing it, and nothing is pickled. Threads
+    may share it.
+
+    Args:
+        store: name of the store.
+        root: folder of the dataset.
+        fields: the payload fields.
+        first: int64 [num_shards], index of each shard's first sample, ascending.
+        num_samples: int64 [num_shards].
+        files: gives the files of a shard as (path relative to `root`, bytes); the first path tells where the shard is.
+        column: gives rows [start, stop) of a column.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        root: Path,
+        fields: Sequence[Field],
+        first: Int64Array,
+        num_samples: Int64Array,
+        files: Callable[[int], Sequence[tuple[str, int]]],
+        column: Callable[[str, int, int], Array],
+    ) -> None:
+        self._module = registry.load("fastdata.stores", store, f"store of {root}")
+        self._root, self._fields, self._first, self._num_samples = root, tuple(fields), first, num_samples
+        self._files, self._column = files, column
+        self._open: OrderedDict[int, Reader] = OrderedDict()
+        self._inherited: list[object] = []
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("open shards are not pickled; the dataset opens them again")
+
+    def path(self, shard: int) -> Path:
+        """Where a shard is: its file, or its folder."""
+        path = self._root / self._files(shard)[0][0]
+        return path if self._module.SUFFIX else path.parent
+
+    def locate(self, index: int) -> str:
+        """Name the shard of a sample, and the sample in it, for an error."""
+        shard = int(np.searchsorted(self._first, index, side="right")) - 1
+        return f"sample {index - int(self._first[shard])} of {self.path(shard)}"
+
+    def reader(self, shard: int) -> Reader:
+        """The open reader of a shard, opened and checked for its size when it is not.
+
+        Raises:
+            ShardError: a file of it is missing or has another size.
+        """
+        if os.getpid() != self._pid:
+            # Forked: closing the parent's handles here could disturb it (LMDB's do), so they are kept and never touched; the lock may have
+            # been held at the fork.
+            self._inherited.append(self._open)
+            self._open, self._pid, self._lock = OrderedDict(), os.getpid(), threading.Lock()
+        with self._lock:
+            reader: Reader | None = self._open.get(shard)
+            if reader is not None:
+                self._open.move_to_end(shard)
+                return reader
+            for name, nbytes in self._files(shard):
+                check_size(self._root / name, nbytes)
+            start, num_samples = int(self._first[shard]), int(self._num_samples[shard])
+            path = self.path(shard)
+            try:
+                reader = self._module.Reader(path, self._fields, num_samples, lambda name: self._column(name, start, start + num_samples))
+            except (OSError, ValueError, KeyError) as error:
+                if isinstance(error, ShardError):
+                    raise
+                raise ShardError(f"expected a shard that opens, got {type(error).__name__}: {error}, at {path}") from error
+            self._open[shard] = reader
+            if len(self._open) > MAX_OPEN:
+                self._open.popitem(last=False)
+            return reader
+
+    def read(self, field: Field, indices: Int64Array) -> Values:
+        """Read a field of samples of any shards.
+
+        Args:
+            field: a payload field.
+            indices: int64 [B], in any order, repeats allowed.
+
+        Returns:
+            As `Reader.read` does, in the order of `indices`.
+        """
+        shards = np.searchsorted(self._first, indices, side="right") - 1
+        if len(indices) and (shards == shards[0]).all():
+            return self.reader(int(shards[0])).read(field, indices - self._first[shards[0]])
+        dense = np.empty((len(indices), *field.shape), dtype=field.dtype) if field.dense else None
+        ragged: list[Array] = [] if field.dense else [_NOTHING] * len(indices)
+        for shard in np.unique(shards).tolist():
+            places = np.flatnonzero(shards == shard)
+            values = self.reader(shard).read(field, indices[places] - self._first[shard])
+            if dense is not None:
+                dense[places] = values
+            else:
+                for place, value in zip(places.tolist(), values, strict=True):
+                    ragged[place] = value
+        return ragged if dense is None else dense
+
+
+_NOTHING = np.empty(0, dtype=np.uint8)
+
+
+def check_size(path: Path, nbytes: int) -> None:
+    """Hold a file's size against the manifest.
+
+    Raises:
+        ShardError: it is missing or has another size.
+    """
+    try:
+        size = os.stat(path).st_size
+    except OSError as error:
+        raise ShardError(f"expected a file of {nbytes} bytes, got none ({error.strerror}), at {path}") from error
+    if size != nbytes:
+        what = "cut short" if size < nbytes else "replaced or written to"
+        raise ShardError(f"expected {nbytes} bytes, got {size}, at {path}: it was {what} since it was packed; see fastdata verify")

@@ -1,0 +1,146 @@
+"""A shard is a tar that WebDataset reads; the columns `<field>.offset` and `<field>.nbytes` give random access to it.
+
+Members are `<shard>-<index in shard>.<extension>`, in the ustar format, without times, owners or padding beyond the two closing blocks.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fastdata.errors import DataError, ShardError
+from fastdata.stores.base import Reader as BaseReader
+from fastdata.stores.base import Writer as BaseWriter
+from fastdata.stores.base import to_elements
+from fastdata.types import Array, Field, Int64Array, Record, Values, nbytes
+
+SUFFIX = ".tar"
+_BLOCK = 512
+_MAX_NBYTES = 8 << 30  # what the twelve octal digits of a ustar header hold
+
+
+class Writer(BaseWriter):
+    """Write members one behind the other."""
+
+    def __init__(self, path: Path, stem: str, fields: Sequence[Field]) -> None:
+        super().__init__(path, stem, fields)
+        self._file = open(path, "wb")  # noqa: SIM115
+        self._at = 0
+        self._num = 0
+        self._offsets: dict[str, list[int]] = {field.name: [] for field in fields}
+
+    def append(self, record: Record) -> None:
+        """Write the payloads, then the label as .cls, then all other scalars as one .json."""
+        members: list[tuple[str | None, str, bytes | bytearray | memoryview]] = []
+        taken: set[str] = set()
+        for name, value in record.values.items():
+            if value is None:
+                continue
+            data: bytes | bytearray | memoryview = _with_header(value.data) if isinstance(value.data, np.ndarray) else value.data
+            if nbytes(data) >= _MAX_NBYTES:
+                raise DataError(f"expected a value under 8 GiB in a tar, got {nbytes(data)} bytes, at field {name!r}; use --to mmap")
+            extension = value.extension if value.extension not in taken else f"{name}.{value.extension}"
+            taken.add(value.extension)
+            members.append((name, extension, data))
+        scalars = {name: value for name, value in record.scalars.items() if value is not None}
+        if isinstance(label := scalars.get("label"), int):
+            del scalars["label"]
+            members.append((None, "cls", str(label).encode()))
+        if scalars:
+            extension = "scalars.json" if "json" in taken else "json"
+            members.append((None, extension, json.dumps(scalars, separators=(",", ":")).encode()))
+        if not members:
+            members.append((None, "json", b"{}"))
+        offsets = dict.fromkeys(self._offsets, -1)
+        for field, extension, data in members:
+            at = self._write(f"{self.stem}-{self._num:06d}.{extension}", data)
+            if field is not None:
+                offsets[field] = at
+        for field, at in offsets.items():
+            self._offsets[field].append(at)
+        self._num += 1
+
+    def _write(self, name: str, data: bytes | bytearray | memoryview) -> int:
+        """Write one member; give the offset of its data."""
+        header = tarfile.TarInfo(name)
+        header.size = nbytes(data)
+        self._file.write(header.tobuf(tarfile.USTAR_FORMAT))
+        self._file.write(data)
+        self._file.write(bytes(-header.size % _BLOCK))
+        start = self._at + _BLOCK
+        self._at = start + header.size + -header.size % _BLOCK
+        return start
+
+    def close(self) -> Mapping[str, Sequence[int]]:
+        """Write the closing blocks; give the offsets of the members' data."""
+        self._file.write(bytes(2 * _BLOCK))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return {f"{name}.offset": offsets for name, offsets in self._offsets.items()}
+
+    def abort(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class Reader(BaseReader):
+    """Read members by offset, each with its header, so that something else in its place is noticed."""
+
+    def __init__(self, path: Path, fields: Sequence[Field], num_samples: int, column: Callable[[str], Array]) -> None:
+        self._path, self._column = path, column
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115
+
+    def __del__(self) -> None:
+        if file := getattr(self, "_file", None):
+            file.close()
+
+    def read(self, field: Field, rows: Int64Array) -> Values:
+        """Read in the order of the offsets, which a disk likes."""
+        offsets = self._column(f"{field.name}.offset")[rows]
+        sizes = self._column(f"{field.name}.nbytes")[rows]
+        values: list[Array] = [np.empty(0, dtype=np.uint8)] * len(rows)
+        for i in np.argsort(offsets, kind="stable").tolist():
+            if offsets[i] >= 0:
+                values[i] = self._member(field, int(offsets[i]), int(sizes[i]))
+        return np.concatenate(values) if field.dense else values
+
+    def _member(self, field: Field, offset: int, size: int) -> Array:
+        """One member's data as elements; `size` without the header of an array."""
+        # An array's member has a .npy header of 64 bytes times something before the `size` bytes of its elements.
+        block = os.pread(self._file.fileno(), _BLOCK + size + _NPY_HEADER, offset - _BLOCK)
+        if block[257:262] != b"ustar":
+            raise ShardError(f"expected a member of a tar, got {block[:8].hex(' ')}, at offset {offset} of {self._path}")
+        is_array = block[:100].rstrip(b"\0").endswith(b".npy")
+        header = _header_nbytes(block[_BLOCK : _BLOCK + 10]) if is_array else 0
+        if int(block[124:135], 8) != size + header:
+            raise ShardError(
+                f"expected a member of {size + header} bytes, got {int(block[124:135], 8)}, at offset {offset} of {self._path}"
+            )
+        if header > _NPY_HEADER:
+            block = os.pread(self._file.fileno(), _BLOCK + header + size, offset - _BLOCK)
+        data = block[_BLOCK + header : _BLOCK + header + size]
+        if len(data) != size:
+            raise ShardError(f"expected {size} bytes, got {len(data)}, at offset {offset} of {self._path}: the shard ends early")
+        return to_elements(field, data)
+
+
+_NPY_HEADER = 128  # bytes; what numpy writes for all but exotic dtypes and shapes
+
+
+def _with_header(array: Array) -> bytes:
+    """The bytes of a .npy file."""
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=False)
+    return file.getvalue()
+
+
+def _header_nbytes(start: bytes) -> int:
+    """Length of a .npy header, from its first ten bytes."""
+    return 10 + int.from_bytes(start[8:10], "little")

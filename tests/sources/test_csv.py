@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import csv
+import io
+import tempfile
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastdata.errors import ArgumentError, DataError
+from fastdata.sources import base
+from fastdata.sources.csv import Source as Csv
+from fastdata.types import Field
+
+
+def write(folder: Path, text: str | bytes, name: str = "train.csv", pictures: tuple[str, ...] = ()) -> Path:
+    for picture in pictures:
+        (folder / picture).parent.mkdir(parents=True, exist_ok=True)
+        (folder / picture).write_bytes(b"\xff\xd8\xff" + picture.encode())
+    (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return folder / name
+
+
+def draw(source: base.Source) -> list[base.Drawn]:
+    return [drawn for part in source.parts() for drawn in source.read(part)]
+
+
+def samples(path: Path) -> list[Any]:
+    return [drawn.sample for drawn in draw(Csv(path))]
+
+
+def fields(path: Path) -> dict[str, tuple[str, str]]:
+    return {field.name: (field.codec, field.dtype) for field in Csv(path).fields}
+
+
+def test_columns_become_fields_by_their_values(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "path,mask,width,score,zip,big,huge,text,note,empty,mixed\n"
+        f"1.jpg,m/1.png,3,0.5,007,9223372036854775807,9223372036854775808,5,{'x' * 201},,1\n"
+        "2.jpg,,-4,1,123,-9223372036854775808,1,hi,,,a\n",
+        pictures=("1.jpg", "2.jpg", "m/1.png"),
+    )
+    assert fields(path) == {
+        "image": ("image", "uint8"),
+        "mask": ("image", "uint8"),
+        "width": ("scalar", "int64"),
+        "score": ("scalar", "float64"),
+        "zip": ("scalar", "str"),
+        "big": ("scalar", "int64"),
+        "huge": ("scalar", "str"),
+        "text": ("text", "uint8"),
+        "note": ("text", "uint8"),
+        "empty": ("scalar", "str"),
+        "mixed": ("scalar", "str"),
+    }
+    assert [field.options for field in Csv(path).fields[:2]] == [{}, {"mask": True}]
+    first, second = samples(path)
+    assert first["image"] == b"\xff\xd8\xff1.jpg"
+    assert (first["width"], first["score"], first["zip"], first["big"], first["text"]) == (3, 0.5, "007", 2**63 - 1, "5")
+    assert (second["mask"], second["note"], second["score"], second["mixed"]) == (None, None, 1.0, "a")
+    assert isinstance(second["score"], float)
+
+
+def test_whole_numbers_that_float64_would_change_stay_strings(tmp_path: Path) -> None:
+    assert samples(write(tmp_path, "x\n9007199254740993\n0.5\n")) == [{"x": "9007199254740993"}, {"x": "0.5"}]
+
+
+def test_labels_of_strings_are_indices_of_classes_by_their_bytes(tmp_path: Path) -> None:
+    source = Csv(write(tmp_path, "class,x\ncat,1\nZebra,2\nélan,3\n,4\ncat,5\n7,6\n"))
+    assert source.classes == ("7", "Zebra", "cat", "élan")
+    assert source.fields == (Field("x", "scalar", "int64"), Field("label", "scalar", "int64", options={"classes": True}))
+    assert [drawn.sample["label"] for drawn in draw(source) if isinstance(drawn.sample, dict)] == [2, 1, 3, None, 2, 0]
+
+
+def test_labels_of_numbers_stay_numbers(tmp_path: Path) -> None:
+    source = Csv(write(tmp_path, "label\n3\n7\n"))
+    assert (source.classes, source.fields) == (None, (Field("label", "scalar", "int64"),))
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "keys"),
+    [("key,path", "k1,1.jpg k2,2.jpg", "k1 k2"), ("path,x", "1.jpg,5 2.jpg,6", "1.jpg 2.jpg"), ("x,y", "5,1 6,1", "0 1")],
+)
+def test_the_key_is_the_column_or_the_picture_or_the_number(tmp_path: Path, header: str, rows: str, keys: str) -> None:
+    source = Csv(write(tmp_path, "\n".join([header, *rows.split()]), pictures=("1.jpg", "2.jpg")))
+    assert [drawn.key for drawn in draw(source)] == keys.split()
+    assert "key" not in {field.name for field in source.fields}
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize(("delimiter", "name"), [(",", "a.csv"), (";", "a.csv"), ("\t", "a.csv"), ("\t", "a.tsv"), ("\t", "a.TSV")])
+def test_case_33_separators_line_ends_and_marks_read_right(tmp_path: Path, ends: str, mark: str, delimiter: str, name: str) -> None:
+    rows = [("x", "note"), ("1", '"a, b; c\td"'), ("2", f'"two{ends}lines ""quoted"""'), ("", "plain")]
+    path = write(tmp_path, mark + ends.join(delimiter.join(row) for row in rows) + ends, name)
+    assert samples(path) == [{"x": 1, "note": "a, b; c\td"}, {"x": 2, "note": f'two{ends}lines "quoted"'}, {"x": None, "note": "plain"}]
+    assert [drawn.origin for drawn in draw(Csv(path))] == [f"{path}:{line}" for line in (2, 3, 5)]
+
+
+@pytest.mark.parametrize(("row", "got"), [("1", 1), ("1,2,3", 3)])
+def test_case_33_missing_and_extra_cells_are_refused_with_line_and_columns(tmp_path: Path, row: str, got: int) -> None:
+    path = write(tmp_path, f'x,y\n"1\n",2\n{row}\n')
+    with pytest.raises(ArgumentError, match=rf"expected 2 cells for \['x', 'y'\], got {got}: .*, at .*train.csv:4$"):
+        Csv(path)
+
+
+def test_case_33_paths_count_from_the_table_and_may_be_absolute_or_have_backslashes(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    absolute = tmp_path / "elsewhere/3.jpg"
+    absolute.write_bytes(b"\xff\xd8\xff")
+    path = write(tmp_path, f"image\na/1.jpg\na\\2.jpg\n{absolute}\n", pictures=("a/1.jpg", "a/2.jpg"))
+    assert [drawn.key for drawn in draw(Csv(path))] == ["a/1.jpg", "a\\2.jpg", str(absolute)]
+    assert [sample["image"][3:] for sample in samples(path)] == [b"a/1.jpg", b"a/2.jpg", b""]
+
+
+def test_case_33_missing_files_are_listed_before_work_starts(tmp_path: Path) -> None:
+    path = write(tmp_path, "image,x\n1.jpg,0\n" + "".join(f"gone{i}.jpg,{i}\n" for i in range(12)), pictures=("1.jpg",))
+    with pytest.raises(
+        ArgumentError, match=r"got 12 paths with no file: 'gone0.jpg \(line 3\)', .*'gone9.jpg \(line 12\)' and 2 more, at "
+    ):
+        Csv(path)
+
+
+def test_a_file_that_vanishes_later_is_an_error_of_its_sample(tmp_path: Path) -> None:
+    source = Csv(write(tmp_path, "image,x\n1.jpg,1\n2.jpg,2\n", pictures=("1.jpg", "2.jpg")))
+    (tmp_path / "1.jpg").unlink()
+    first, second = draw(source)
+    assert str(first.sample) == "expected a file, got No such file or directory, at field 'image' (1.jpg)"
+    assert first.key == "1.jpg"
+    assert isinstance(second.sample, dict)
+
+
+def test_addresses_are_strings_and_no_pictures(tmp_path: Path) -> None:
+    assert fields(write(tmp_path, "url\nhttps://example.org/1.jpg\n")) == {"url": ("scalar", "str")}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected a header line, got an empty file"),
+        ("\n\n", "expected a header line, got an empty file"),
+        ("a,b\n", r"expected rows below the header \['a', 'b'\], got none"),
+        ("a,a\n1,2\n", r"expected columns of different names, got \['a', 'a'\], at .*:1"),
+        ("a b,a_b\n1,2\n", r"expected names that differ in letters, digits and _, got \['a b', 'a_b'\]"),
+        ("index,x\n1,2\n", "'index', which is reserved, .*rename it"),
+        ("label,class\n1,2\n", r"expected one of 'label' and 'class', got both in \['label', 'class'\]"),
+        ("key\nx\n", "expected columns with values"),
+        ('a,b\n1,2\n"x,3\n4,5\n', r"row that cannot be read \(unexpected end of data\), at .*:3$"),
+        ('a,b\n"x"y,3\n', "row that cannot be read .*:2$"),
+        (b"a,b\n1,na\xefve\n", "expected UTF-8, got the byte 0xef at position 4 of the line, at .*:2$"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_its_place(tmp_path: Path, text: str | bytes, message: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ArgumentError, match=message):
+        Csv(path)
+
+
+def test_names_are_cleaned(tmp_path: Path) -> None:
+    assert list(fields(write(tmp_path, "a b,2nd,größe,\n1,2,3,4\n"))) == ["a_b", "_2nd", "gr__e", "_"]
+
+
+def test_a_changed_cell_changes_its_part(tmp_path: Path) -> None:
+    first = list(Csv(write(tmp_path, "a,b\n1,x\n2,y\n")).parts())
+    second = list(Csv(write(tmp_path, "a,b\n1,x\n2,z\n")).parts())
+    assert [a.name == b.name for a, b in zip(first, second, strict=True)] == [True, False]
+
+
+def test_cells_longer_than_the_csv_module_takes_by_default_are_read(tmp_path: Path) -> None:
+    assert samples(write(tmp_path, f"text\n{'x' * 300_000}\n")) == [{"text": "x" * 300_000}]
+
+
+def test_case_35_rows_are_not_held_in_memory(tmp_path: Path) -> None:
+    path = write(tmp_path, "x,note\n" + "".join(f"{i},{'n' * 150}\n" for i in range(20_000)))
+    tracemalloc.start()
+    for part in Csv(path).parts():
+        assert part.number >= 0
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 500_000
+
+
+def test_a_row_whose_number_no_longer_fits_is_an_error(tmp_path: Path) -> None:
+    source = Csv(write(tmp_path, "x,y\n1,1\n"))
+    write(tmp_path, "x,y\nz,1\n")
+    (drawn,) = draw(source)
+    assert isinstance(drawn.sample, DataError)
+    assert str(drawn.sample) == "expected int64, got 'z' (str), at field 'x'"
+
+
+cells = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=12) | st.sampled_from(
+    ["1", "0.5", "007", 'a"b', "x\ny", ",;\t"]
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(cells, cells), min_size=1, max_size=8), st.sampled_from([",", ";", "\t"]), st.sampled_from(["\n", "\r\n"]))
+def test_what_the_csv_module_writes_comes_back(rows: list[tuple[str, str]], delimiter: str, ends: str) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=delimiter, lineterminator=ends)
+    writer.writerows([("first", "second"), ("!", "!"), *rows])  # the first row makes both columns strings
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder), text.getvalue())
+        found = [(sample["first"], sample["second"]) for sample in samples(path)]
+        assert found[1:] == [tuple(cell or None for cell in row) for row in rows]
+        assert sum(drawn.nbytes for drawn in draw(Csv(path))) == path.stat().st_size - len(f"first,second{ends}")
