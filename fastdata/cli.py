@@ -143,7 +143,7 @@ def verify(out: _Out, as_json: _Json = False) -> None:
     else:
         for problem in verified.problems:
             _print(problem)
-        state = f"{len(verified.problems)} problems" if verified.problems else "all well"
+        state = f"problems: {len(verified.problems)}" if verified.problems else "all well"
         _print(f"verified: {verified.num_samples} samples, {verified.num_shards} shards, {state}, at {verified.path}")
     if verified.problems:
         raise typer.Exit(1)

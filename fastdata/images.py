@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.errors import ArgumentError, DataError
+from fastdata.errors import ArgumentError
 from fastdata.types import Array, Batch, Int64Array
 
 Size: TypeAlias = int | tuple[int, int]
@@ -180,30 +180,6 @@ class Like:
     def interpolation(self) -> Literal["nearest"]:
         """What the codec's `decode_region` is told."""
         return "nearest"
-
-    def regions(
-        self, regions: Regions, widths: Int64Array, heights: Int64Array, other_widths: Int64Array, other_heights: Int64Array
-    ) -> Regions:
-        """Take over the regions that were drawn for `field`.
-
-        Args:
-            regions: those of `field`.
-            widths: int64 [B], of this output's pictures.
-            heights: int64 [B].
-            other_widths: int64 [B], of the pictures of `field`.
-            other_heights: int64 [B].
-
-        Raises:
-            DataError: a picture is not of the same size as the other field's; the message names the first by its row in the batch.
-        """
-        differs = (widths != other_widths) | (heights != other_heights)
-        if differs.any():
-            i = int(differs.argmax())
-            raise DataError(
-                f"expected a picture of the size of field {self.field!r}, {other_widths[i]} x {other_heights[i]}, "
-                f"got {widths[i]} x {heights[i]}, at row {i} of the batch"
-            )
-        return regions
 
 
 def like(field: str) -> Like:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -171,7 +171,8 @@ def _parse(document: dict[str, Any]) -> Manifest:
 
 def save(root: Path, manifest: Manifest) -> None:
     """Write the manifest of its generation, then put a copy in the place of manifest.json by rename; all flushed to the disk."""
-    data = json.dumps(manifest.to_json(), ensure_ascii=False, indent=1).encode() + b"\n"
+    # Names of classes may hold bytes that are no UTF-8, as lone surrogates: Python's escapes of these are JSON's.
+    data = json.dumps(manifest.to_json(), ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace") + b"\n"
     (root / "manifests").mkdir(exist_ok=True)
     for target in (root / "manifests" / f"{manifest.generation}.json", root / "manifest.json"):
         temporary = target.with_name(target.name + ".tmp")
@@ -265,12 +266,16 @@ def open_array(path: Path) -> Array:
         DatasetError: it is missing, cut short or no array.
     """
     try:
+        # Not np.load, which takes a foreign file for a zip or a pickle.
         try:
-            return cast(Array, np.load(path, mmap_mode="r", allow_pickle=False))
+            mapped: Array = np.lib.format.open_memmap(path, mode="r")
+            return mapped
         except ValueError:
             # An array without elements cannot be mapped; for anything else the error comes again.
-            return cast(Array, np.load(path, allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
+            with open(path, "rb") as file:
+                read: Array = np.lib.format.read_array(file, allow_pickle=False)
+                return read
+    except Exception as error:  # a damaged header may raise anything that Python's parser does
         raise DatasetError(f"expected a .npy file, got {error}, at {path}") from error
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastdata.errors import ArgumentError, DataError
+from fastdata.errors import ArgumentError
 from fastdata.images import CenterCrop, Like, Normalize, RandomResizedCrop, Resize, like
 
 sides = st.integers(1, 20_000)
@@ -209,18 +209,8 @@ def test_arguments_that_cannot_be_meant_are_refused(make):
         make()
 
 
-def test_a_mask_takes_the_regions_of_its_picture():
-    widths, heights = sizes((50, 40), (30, 20))
-    regions = RandomResizedCrop(8).draw(widths, heights, numbers(2))
+def test_a_mask_names_the_picture_that_it_is_cropped_like():
     assert like("image") == Like("image")
-    assert like("image").regions(regions, widths, heights, widths, heights) is regions
-
-
-def test_a_mask_of_another_size_than_its_picture_is_refused():
-    widths, heights = sizes((50, 40), (30, 20))
-    regions = RandomResizedCrop(8).draw(widths, heights, numbers(2))
-    with pytest.raises(DataError, match="expected a picture of the size of field 'image', 30 x 20, got 30 x 21, at row 1"):
-        like("image").regions(regions, widths, heights + np.array([0, 1]), widths, heights)
 
 
 def test_normalize_subtracts_the_mean_and_divides_by_the_deviation():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.codecs.base import Codec as Base
-from fastdata.errors import DataError
+from fastdata.errors import ArgumentError, DataError
 from fastdata.types import Array, Encoded, Field
 
 
@@ -17,6 +17,8 @@ class Codec(Base):
 
     def __init__(self, field: Field) -> None:
         super().__init__(field)
+        if not field.dense and 0 in field.shape:
+            raise ArgumentError(f"expected a trailing shape without 0, got {list(field.shape)}, at field {field.name!r}: it has no elements")
         self.columns = {} if field.dense else {"length": "int64"}
 
     def encode(self, value: Any) -> Encoded:

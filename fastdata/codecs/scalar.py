@@ -24,7 +24,10 @@ class Codec(Base):
         if dtype == "str":
             if not isinstance(value, str):
                 raise DataError(f"expected a string, got {value!r} ({type(value).__name__})")
-            return Encoded(value.encode("utf-8", "surrogateescape"), "txt")
+            try:
+                return Encoded(value.encode("utf-8", "surrogateescape"), "txt")
+            except UnicodeEncodeError as error:
+                raise DataError(f"expected a string that UTF-8 can hold, got {value[error.start]!r} at character {error.start}") from error
         if isinstance(value, str) or not np.isscalar(value):
             raise DataError(f"expected {dtype}, got {value!r} ({type(value).__name__})")
         kind = np.dtype(dtype).kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pickle import PicklingError
@@ -66,6 +67,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         **kwargs: Any,
     ) -> None:
         _check(batch_size, shuffle, sampler, batch_sampler, drop_last, seed, tail)
+        iterable = isinstance(dataset, torch.utils.data.IterableDataset)
+        if iterable and (shuffle or tail is not None):
+            named = "shuffle=True" if shuffle else f"tail={tail!r}"
+            raise ArgumentError(f"expected a dataset with samples by index, got an IterableDataset, which has its own order, with {named}")
         if num_workers == "auto":
             num_workers = 0 if getattr(dataset, "is_gather", False) else auto_workers()
         if not isinstance(num_workers, int) or isinstance(num_workers, bool) or num_workers < 0:
@@ -74,10 +79,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self.num_errors = 0
         self.errors: list[str] = []
         batches: Batches | None = batch_sampler if isinstance(batch_sampler, Batches) else None
-        if batch_sampler is None and batch_size is not None and not isinstance(dataset, torch.utils.data.IterableDataset):
+        if batch_sampler is None and not iterable:
             if sampler is None:
                 sampler = (Shuffle if shuffle else Sequential)(len(dataset), seed=seed or 0)
-            if isinstance(sampler, Sampler):
+            if batch_size is None:
+                pass  # single samples, in the order of the sampler
+            elif isinstance(sampler, Sampler):
                 batches = Batches(sampler, batch_size, drop_last or None, tail=tail, dataset=dataset)
             elif tail is not None:
                 raise ArgumentError(f"expected a sampler of fastdata with tail={tail!r}, got {type(sampler).__name__}; use drop_last")
@@ -121,9 +128,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def __iter__(self) -> Any:
         try:
-            passing = super().__iter__()
+            with warnings.catch_warnings():
+                # torch warns beside the error, which says less and speaks of Python 3.14 alone.
+                warnings.filterwarnings("ignore", "Got pickle error", UserWarning)
+                passing = super().__iter__()
         except (PicklingError, AttributeError, TypeError) as error:
-            if "pickle" not in str(error).lower():
+            # "Can't pickle local object" or, from Python 3.12 on, "Can't get local object".
+            if not isinstance(error, PicklingError) and not any(word in str(error) for word in ("pickle", "get local")):
                 raise
             raise ArgumentError(
                 f"expected dataset, transforms, collate_fn and worker_init_fn that workers can be sent, got {error}; define them at the top "
@@ -133,14 +144,21 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def _counted(self, passing: Iterator[Any]) -> Iterator[Any]:
         """Pass batches on, and take out what they tell of samples that failed."""
-        for batch in passing:
-            if isinstance(batch, dict) and ERRORS in batch:
-                sentences = batch.pop(ERRORS)
-                if not self.num_errors:
-                    warnings.warn(f"a sample could not be loaded, and others may follow (see num_errors): {sentences[0]}", stacklevel=2)
-                self.num_errors += len(sentences)
-                self.errors += sentences[: _KEPT_ERRORS - len(self.errors)]
-            yield batch
+        try:
+            for batch in passing:
+                if isinstance(batch, dict) and ERRORS in batch:
+                    sentences = batch.pop(ERRORS)
+                    if not self.num_errors:
+                        warnings.warn(f"a sample could not be loaded, and others may follow (see num_errors): {sentences[0]}", stacklevel=2)
+                    self.num_errors += len(sentences)
+                    self.errors += sentences[: _KEPT_ERRORS - len(self.errors)]
+                yield batch
+        except Exception as error:
+            if self.num_workers:
+                # torch's frame that raises a worker's error also holds it. Collected as a cycle, queues go before workers, and each of these is
+                # waited for 5 s in vain.
+                traceback.clear_frames(error.__traceback__)
+            raise
 
 
 def _check(
@@ -165,7 +183,8 @@ def _check(
             raise ArgumentError(f"expected batch_sampler alone to make the batches, got {', '.join(clash)} beside it; leave that out")
     if sampler is not None and shuffle is not None and shuffle:
         raise ArgumentError("expected sampler alone to make the order, got shuffle=True beside it; leave one out, or use samplers.Shuffle")
-    if sampler is not None and seed is not None and getattr(sampler, "seed", seed) != seed:
-        raise ArgumentError(f"expected the sampler's seed {sampler.seed}, got seed={seed} beside it; leave one out")
+    for name, owner in (("sampler", sampler), ("batch_sampler", getattr(batch_sampler, "sampler", None))):
+        if owner is not None and seed is not None and getattr(owner, "seed", seed) != seed:
+            raise ArgumentError(f"expected the seed {owner.seed} of {name}, got seed={seed} beside it; leave one out")
     if batch_size is None and (drop_last or tail is not None):
         raise ArgumentError("expected no drop_last and no tail with batch_size=None, which makes no batches")

@@ -131,7 +131,7 @@ class Packed:
     @property
     def samples_per_s(self) -> float:
         """Samples packed for each second."""
-        return self.num_samples / self.seconds if self.seconds else 0.0
+        return 0.0 if self.already or not self.seconds else self.num_samples / self.seconds
 
     def to_json(self) -> dict[str, Any]:
         """For `--json`."""

@@ -108,6 +108,10 @@ class _Rows:
         """
         if isinstance(drawn.sample, DataError):
             raise DataError(f"{drawn.sample}, at {drawn.origin}") from drawn.sample
+        try:
+            drawn.key.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise DataError(f"expected a key that UTF-8 can hold, got {drawn.key!r}, at {drawn.origin}") from error
         values: dict[str, Encoded | None] = {}
         scalars: dict[str, Any] = {}
         parts: list[tuple[str, str, tuple[int, ...], Buffer | None]] = []

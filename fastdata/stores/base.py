@@ -239,9 +239,9 @@ class Shards:
             path = self.path(shard)
             try:
                 reader = self._module.Reader(path, self._fields, num_samples, lambda name: self._column(name, start, start + num_samples))
-            except (OSError, ValueError, KeyError) as error:
-                if isinstance(error, ShardError):
-                    raise
+            except ShardError:
+                raise
+            except Exception as error:  # a foreign file may raise anything: zipfile's, struct's and tokenize's errors have no common base
                 raise ShardError(f"expected a shard that opens, got {type(error).__name__}: {error}, at {path}") from error
             self._open[shard] = reader
             if len(self._open) > MAX_OPEN:

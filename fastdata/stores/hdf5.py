@@ -6,6 +6,7 @@ from a plain array.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fastdata.types import Array, Field, Record
 
 SUFFIX = ".h5"
 _COPY_NBYTES = 16 << 20  # per step from the spool into the file: large beside a call, small beside memory
+_RESERVED_NBYTES = 64 << 10  # what the description of some dozen datasets takes, and more
 
 
 class Writer(BaseWriter):
@@ -38,18 +40,27 @@ class Writer(BaseWriter):
         """Copy the spools into the file."""
         import h5py
 
+        ends = [spool.close() for spool in self._spools]
+        # On a full disk the library crashes, so it only lays the file out, in space that is there; elements are copied by ourselves.
+        with open(self.path, "wb") as reserved:
+            reserved.write(bytes(_RESERVED_NBYTES))
+        copies: list[tuple[int | None, Path | Array]] = []
         with h5py.File(self.path, "w", libver="latest", locking=False) as file:
-            for spool in self._spools:
-                offsets, field = spool.close(), spool.field
-                shape = (int(offsets[-1]), *field.shape)
-                dataset = file.create_dataset(field.name, shape, spool.dtype)
-                if 0 not in shape:
-                    elements = np.memmap(spool.path, spool.dtype, "r", shape=shape)
-                    step = max(1, _COPY_NBYTES * shape[0] // elements.nbytes)
-                    for start in range(0, shape[0], step):
-                        dataset[start : start + step] = elements[start : start + step]
+            for spool, offsets in zip(self._spools, ends, strict=True):
+                field = spool.field
+                copies.append((_allocate(file, field.name, (int(offsets[-1]), *field.shape), spool.dtype), spool.path))
                 if not field.dense:
-                    file.create_dataset(f"{field.name}.offsets", data=offsets)
+                    copies.append((_allocate(file, f"{field.name}.offsets", offsets.shape, offsets.dtype), offsets))
+        with open(self.path, "r+b") as target:
+            for at, elements in copies:
+                if at is None:
+                    continue
+                target.seek(at)
+                if isinstance(elements, Path):
+                    with open(elements, "rb") as source:
+                        shutil.copyfileobj(source, target, _COPY_NBYTES)
+                else:
+                    target.write(elements.data.cast("B"))
         sync(self.path)
         self.abort()
         return {}
@@ -59,6 +70,20 @@ class Writer(BaseWriter):
         for spool in self._spools:
             spool.file.close()
             spool.path.unlink(missing_ok=True)
+
+
+def _allocate(file: Any, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int | None:
+    """Make a contiguous dataset without writing its elements; give the offset where they belong, None where it has none."""
+    import h5py
+
+    settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    settings.set_layout(h5py.h5d.CONTIGUOUS)
+    settings.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    settings.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    settings.set_obj_track_times(False)
+    kind, space = h5py.h5t.py_create(dtype, logical=True), h5py.h5s.create_simple(shape)
+    offset: int | None = h5py.h5d.create(file.id, name.encode(), kind, space, settings).get_offset()
+    return offset if 0 not in shape else None
 
 
 class Reader(ArrayReader):

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fastdata.errors import DataError, ShardError
+from fastdata.errors import DataError, DatasetError, ShardError
 from fastdata.stores.base import Reader as BaseReader
 from fastdata.stores.base import Writer as BaseWriter
 from fastdata.stores.base import sync, to_elements
@@ -36,8 +37,9 @@ class Writer(BaseWriter):
         self._num = 0
         self._pending: list[tuple[str, bytes, Buffer]] = []
         self._pending_nbytes = 0
-        self._environment = self._open()
-        self._databases = {f.name: self._environment.open_db(f.name.encode()) for f in self.fields}
+        with _told(path):
+            self._environment = self._open()
+            self._databases = {f.name: self._environment.open_db(f.name.encode()) for f in self.fields}
 
     def _open(self) -> Any:
         import lmdb
@@ -68,7 +70,7 @@ class Writer(BaseWriter):
 
         while True:
             try:
-                with self._environment.begin(write=True) as transaction:
+                with _told(self.path), self._environment.begin(write=True) as transaction:
                     for name, key, data in self._pending:
                         transaction.put(key, data, db=self._databases[name], append=True)
                 break
@@ -81,7 +83,8 @@ class Writer(BaseWriter):
         """Commit the rest, copy compactly, throw the growing file away."""
         self._commit()
         # The file remembers the size of its map; the last one depends on the data alone, and so do the bytes.
-        self._environment.copy(str(self.path), compact=True)
+        with _told(self.path):
+            self._environment.copy(str(self.path), compact=True)
         sync(self.path)
         self.abort()
         return {}
@@ -90,6 +93,19 @@ class Writer(BaseWriter):
         """Close the environment and remove the growing file."""
         self._environment.close()
         self._growing.unlink(missing_ok=True)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Make the library's errors ours, but for a full map; of a full disk it often says no more than that writing failed."""
+    import lmdb
+
+    try:
+        yield
+    except lmdb.MapFullError:
+        raise
+    except lmdb.Error as error:
+        raise DatasetError(f"expected to write a shard, got {error}, at {path}: the disk may be full") from error
 
 
 class Reader(BaseReader):

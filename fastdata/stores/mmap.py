@@ -73,9 +73,9 @@ class Reader(ArrayReader):
         self.dense, self.ragged = {}, {}
         for field in fields:
             if field.dense:
-                self.dense[field.name] = np.load(path / f"{field.name}.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)
+                self.dense[field.name] = np.lib.format.open_memmap(path / f"{field.name}.npy", mode="r").view(np.ndarray)
                 continue
-            offsets = np.load(path / f"{field.name}.offsets.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)
+            offsets = np.lib.format.open_memmap(path / f"{field.name}.offsets.npy", mode="r").view(np.ndarray)
             target, shape = path / f"{field.name}.bin", (int(offsets[-1]), *field.shape)
             dtype = np.dtype(field.dtype).newbyteorder("<")
             # An empty file cannot be mapped.

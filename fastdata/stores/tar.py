@@ -51,7 +51,7 @@ class Writer(BaseWriter):
         scalars = {name: value for name, value in record.scalars.items() if value is not None}
         if isinstance(label := scalars.get("label"), int):
             del scalars["label"]
-            members.append((None, "cls", str(label).encode()))
+            members.append((None, "cls", b"%d" % label))
         if scalars:
             extension = "scalars.json" if "json" in taken else "json"
             members.append((None, extension, json.dumps(scalars, separators=(",", ":")).encode()))
@@ -105,7 +105,9 @@ class Reader(BaseReader):
         """Read in the order of the offsets, which a disk likes."""
         offsets = self._column(f"{field.name}.offset")[rows]
         sizes = self._column(f"{field.name}.nbytes")[rows]
-        values: list[Array] = [np.empty(0, dtype=np.uint8)] * len(rows)
+        if field.dense and (offsets < 0).any():
+            raise ShardError(f"expected a value, got none, at sample {rows[np.argmin(offsets)]} of {self._path}")
+        values: list[Array] = [np.empty((0, *field.shape), dtype=field.dtype)] * len(rows)
         for i in np.argsort(offsets, kind="stable").tolist():
             if offsets[i] >= 0:
                 values[i] = self._member(field, int(offsets[i]), int(sizes[i]))
