@@ -9,9 +9,8 @@ import numpy as np
 import torch
 
 from fastdata.arrays import join, pad
-from fastdata.dataset import Samples
 from fastdata.errors import DataError
-from fastdata.types import Array, Batch
+from fastdata.types import Array, Batch, Samples
 
 ERRORS = "fastdata.errors"
 """Key under which a batch tells of samples that were replaced or left out; the package's loader takes it out and counts."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias, cast, overload
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from fastdata.errors import ArgumentError, DataError, DatasetError, FastdataErro
 from fastdata.images import Like, Regions, Resample
 from fastdata.manifest import Columns, Manifest, ShardTable
 from fastdata.stores.base import Shards
-from fastdata.types import Array, Batch, Int64Array, Sample, Values
+from fastdata.types import Array, Batch, Int64Array, Sample, Samples, Values
 
 ON_ERROR = ("raise", "shorten", "substitute")
 _SUBSTITUTE = seeding.hash_text("substitute")
@@ -30,35 +30,6 @@ _SUBSTITUTE_TRIES = 16
 _BY_FILE_NBYTES = 1 << 20  # indices of a view beyond this travel to workers by a mapped file
 
 BatchTransform: TypeAlias = Callable[[Batch, np.random.Generator], Batch]
-
-
-class Samples(Sequence[Sample]):
-    """B samples that are a batch already: `collate` takes `batch`, everything else sees a sequence of dicts.
-
-    Attributes:
-        batch: field name -> array [B, ...] or list of B values.
-        images: names of fields that are pictures [B, H, W, 3], or lists of pictures [H, W, 3].
-        padding: bool [B], samples that only fill up an exact evaluation; None where the tickets have no such mark.
-        errors: a sentence for each sample that could not be loaded and was replaced or left out.
-    """
-
-    def __init__(self, batch: Batch, num: int, images: frozenset[str], padding: Array | None = None, errors: Sequence[str] = ()) -> None:
-        self.batch, self.images, self.padding, self.errors = batch, images, padding, tuple(errors)
-        self._num = num
-
-    def __len__(self) -> int:
-        return self._num
-
-    @overload
-    def __getitem__(self, index: int) -> Sample: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Sample]: ...
-    def __getitem__(self, index: int | slice) -> Sample | list[Sample]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._num))]
-        if not -self._num <= index < self._num:
-            raise IndexError(f"expected an index under {self._num}, got {index}")
-        return {name: value[index] for name, value in self.batch.items()}
 
 
 @dataclass

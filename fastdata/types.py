@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -76,3 +76,32 @@ class Record:
 def nbytes(data: Buffer) -> int:
     """Size of `data` in bytes."""
     return data.nbytes if isinstance(data, (np.ndarray, memoryview)) else len(data)
+
+
+class Samples(Sequence[Sample]):
+    """B samples that are a batch already: `collate` takes `batch`, everything else sees a sequence of dicts.
+
+    Attributes:
+        batch: field name -> array [B, ...] or list of B values.
+        images: names of fields that are pictures [B, H, W, 3], or lists of pictures [H, W, 3].
+        padding: bool [B], samples that only fill up an exact evaluation; None where the tickets have no such mark.
+        errors: a sentence for each sample that could not be loaded and was replaced or left out.
+    """
+
+    def __init__(self, batch: Batch, num: int, images: frozenset[str], padding: Array | None = None, errors: Sequence[str] = ()) -> None:
+        self.batch, self.images, self.padding, self.errors = batch, images, padding, tuple(errors)
+        self._num = num
+
+    def __len__(self) -> int:
+        return self._num
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Sample]: ...
+    def __getitem__(self, index: int | slice) -> Sample | list[Sample]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._num))]
+        if not -self._num <= index < self._num:
+            raise IndexError(f"expected an index under {self._num}, got {index}")
+        return {name: value[index] for name, value in self.batch.items()}

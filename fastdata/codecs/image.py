@@ -25,6 +25,7 @@ import numpy as np
 
 from fastdata.codecs import base
 from fastdata.errors import ArgumentError, DataError
+from fastdata.pictures import FORMATS, HEAD_NBYTES, picture_format
 from fastdata.types import Array, Encoded, Field
 
 if TYPE_CHECKING:
@@ -42,18 +43,6 @@ everywhere gives 47.9 and bilinear everywhere 47.1, at less than half of area's 
 QUALITY = 90
 """JPEG quality where none is asked for."""
 
-_MAGIC = (
-    ("jpeg", rb"\xff\xd8\xff"),
-    ("png", rb"\x89PNG\r\n\x1a\n"),
-    ("gif", rb"GIF8[79]a"),
-    ("webp", rb"RIFF....WEBP"),
-    ("bmp", rb"BM"),
-    ("tiff", rb"II[*+]\0|MM\0[*+]"),
-    ("jp2", rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51"),
-    ("avif", rb"....ftyp(?:avif|avis)"),
-    ("ppm", rb"P(?:[1-6]|f)\s"),
-)
-_FORMATS = re.compile(b"|".join(b"(?P<%s>%s)" % (name.encode(), magic) for name, magic in _MAGIC), re.DOTALL)
 _PILLOW = {"jp2": "JPEG2000"}
 _EXTENSIONS = {"jpeg": "jpg", "tiff": "tif", "raw": "npy"}
 
@@ -239,25 +228,18 @@ class Codec(base.Codec):
 
 
 def recognise(data: Array) -> str:
-    """Tell the format of a picture file by its first bytes.
-
-    Args:
-        data: uint8 [n].
-
-    Returns:
-        jpeg, png, gif, webp, bmp, tiff, jp2, avif or ppm.
+    """Tell the format of a picture file, uint8 [n], by its first bytes.
 
     Raises:
-        DataError: it is empty, or none of these.
+        DataError: it is empty, or none that is known.
     """
     if not data.size:
         raise DataError("expected a picture, got an empty file")
-    head = data[:16].tobytes()
-    match = _FORMATS.match(head)
-    if match is None or match.lastgroup is None:
-        known = ", ".join(name for name, _ in _MAGIC)
-        raise DataError(f"expected a picture ({known}), got {data.size} bytes starting {head[:8].hex(' ')}")
-    return match.lastgroup
+    head = data[:HEAD_NBYTES].tobytes()
+    found = picture_format(head)
+    if found is None:
+        raise DataError(f"expected a picture ({', '.join(FORMATS)}), got {data.size} bytes starting {head[:8].hex(' ')}")
+    return found
 
 
 def decode_jpeg(data: Array, *, library: Literal["turbojpeg", "simplejpeg"] | None = None) -> tuple[Array, tuple[str, ...]]:

@@ -18,7 +18,9 @@ class Codec(Base):
     def __init__(self, field: Field) -> None:
         super().__init__(field)
         if not field.dense and 0 in field.shape:
-            raise ArgumentError(f"expected a trailing shape without 0, got {list(field.shape)}, at field {field.name!r}: it has no elements")
+            raise ArgumentError(
+                f"expected a trailing shape without 0, got {list(field.shape)}, at field {field.name!r}: it has no elements"
+            )
         self.columns = {} if field.dense else {"length": "int64"}
 
     def encode(self, value: Any) -> Encoded:

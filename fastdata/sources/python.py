@@ -13,23 +13,18 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import ArgumentError, DataError
+from fastdata.pictures import picture_format
 from fastdata.sources import base
 from fastdata.types import Field, Sample
 
 HEAD = 1000
 """Samples of an iterable that fields are told from."""
 
-HEAD_NBYTES = 256 << 20
+MAX_HEAD_NBYTES = 256 << 20
 """Bytes after which the head ends sooner, since it is held in memory."""
 
 PROBES = 64
 """Samples of a map-style dataset that fields and sizes are told from: each may cost a decode."""
-
-MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"P5", b"P6", b"\0\0\0\x0cjP  ")
-
-
-def _is_picture_file(data: bytes) -> bool:
-    return data.startswith(MAGIC) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP") or data[4:12] == b"ftypavif"
 
 
 def _is_pil(value: Any) -> bool:
@@ -66,7 +61,7 @@ def _kind(value: Any) -> base.Kind:
             return base.Kind("image")
         return base.Kind("ndarray", value.dtype.name, shape[1:])
     if isinstance(value, bytes):
-        return base.Kind("image" if _is_picture_file(value) else "bytes")
+        return base.Kind("image" if picture_format(value) else "bytes")
     return base.Kind("image") if _is_pil(value) else base.kind_of(value)
 
 
@@ -164,7 +159,7 @@ class Source(base.Source):
             for sample in self._stream:
                 self._head.append(sample)
                 nbytes += self._size(sample)
-                if len(self._head) >= HEAD or nbytes >= HEAD_NBYTES:
+                if len(self._head) >= HEAD or nbytes >= MAX_HEAD_NBYTES:
                     break
             self._infer(list(self._head))
 
