@@ -46,7 +46,28 @@ _LAZY = {
     "seed_everything": "fastdata.seeding",
     "verify": "fastdata.packing.verify",
 }
-__all__ = [*_LAZY]
+__all__ = [
+    "ArgumentError",
+    "CenterCrop",
+    "Collate",
+    "DataError",
+    "DataLoader",
+    "Dataset",
+    "DatasetError",
+    "FastdataError",
+    "Normalize",
+    "RandomResizedCrop",
+    "Resize",
+    "ShardError",
+    "bench",
+    "concat",
+    "info",
+    "like",
+    "pack",
+    "samplers",
+    "seed_everything",
+    "verify",
+]
 
 if sys.platform == "win32":
     raise ImportError("fastdata runs on Linux and macOS; Windows is not supported: use WSL 2, which is Linux")
@@ -62,4 +83,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({"__version__", *_LAZY})

@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 _LINE_S = 5.0  # between lines of progress where there is no terminal
 _SHOWN = 20
+_INTERRUPTED = 130
 
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _Out = Annotated[Path, typer.Argument(metavar="OUT", help="The dataset's folder.")]
@@ -157,7 +158,7 @@ def bench(
     epochs: Annotated[int, typer.Option(help="Passes over the dataset.")] = 3,
     as_json: _Json = False,
 ) -> None:
-    """Measure how fast a dataset loads here, shuffled; pictures cropped to 224 x 224."""
+    """Measure how fast a dataset loads here, shuffled; pictures of varying size are cropped to 224 x 224."""
     from fastdata.measure import bench as run
 
     measured = run(out, batch_size=batch_size, workers=workers, epochs=epochs)
@@ -218,6 +219,10 @@ def main() -> NoReturn:
     """Run the command line; a user's mistake is one sentence and exit code 2, trouble with data or disk one sentence and 1."""
     try:
         app()
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:
+            print("interrupted: nothing unfinished was left", file=sys.stderr)
+        raise
     except FastdataError as error:
         print(f"error: {error}".encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
         sys.exit(2 if isinstance(error, ArgumentError) else 1)

@@ -8,7 +8,6 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -22,7 +21,7 @@ from fastdata.errors import ArgumentError, DataError, DatasetError, FastdataErro
 from fastdata.images import Like, Regions, Resample
 from fastdata.manifest import Columns, Manifest, ShardTable
 from fastdata.stores.base import Shards
-from fastdata.types import Array, Batch, Int64Array, Sample, Samples, Values
+from fastdata.types import Array, Batch, Int64Array, Sample, Samples, Values, lazy
 
 ON_ERROR = ("raise", "shorten", "substitute")
 _SUBSTITUTE = seeding.hash_text("substitute")
@@ -104,6 +103,11 @@ class Base(ABC):
     def _load(self, indices: Int64Array, keys: seeding.UInt64Array) -> _Loaded:
         """Load samples, with the random key of each, as far as they can be loaded."""
 
+    @property
+    @abstractmethod
+    def marks(self) -> frozenset[str]:
+        """Names under which a batch says which of its samples have a value: `<field>.valid` of fields that some sample misses."""
+
     @abstractmethod
     def describe(self, index: int) -> str:
         """Name a sample for an error: sample 3 of out/shards/00000.tar (key 'cat/7.jpg')."""
@@ -145,8 +149,11 @@ class Base(ABC):
             loaded, indices, errors = self._mend(loaded, indices, keys)
         positions = loaded.positions
         batch = loaded.batch
-        if "index" in self.outputs:
+        if "index" in batch:
             batch["index"] = indices[positions]
+        for name in loaded.images:
+            if isinstance(batch[name], list):
+                batch[name] = join(name, batch[name], lambda i: self.describe(int(indices[positions[i]])))
         if self.batch_transforms:
             word = int(np.bitwise_xor.reduce(seeding.hash64(keys[positions], np.arange(len(positions), dtype=np.uint64))))
             generator = np.random.Generator(np.random.Philox(key=word))
@@ -263,6 +270,12 @@ class Dataset(Base):
             raise ArgumentError(f"expected one of {list(ON_ERROR)}, got {on_error!r}, at on_error")
         if isinstance(fields, str):
             raise ArgumentError(f"expected a sequence of names, got the string {fields!r}, at fields")
+        if decode is not None and not isinstance(decode, Mapping):
+            raise ArgumentError(f"expected a dict such as {{'image': crop}}, got {type(decode).__name__}, at decode")
+        if callable(batch_transforms):
+            raise ArgumentError(
+                f"expected a sequence of functions, got {type(batch_transforms).__name__}, at batch_transforms; put it into a list"
+            )
         self.path = Path(os.path.abspath(path))
         self._fields = None if fields is None else tuple(fields)
         self._decode = dict(decode or {})
@@ -290,7 +303,7 @@ class Dataset(Base):
     def __repr__(self) -> str:
         return f"Dataset({str(self.path)!r}, {len(self)} samples, {self._manifest.store}, {', '.join(self.outputs)})"
 
-    @cached_property
+    @lazy
     def _shards(self) -> Shards:
         table = ShardTable(self.path, self._manifest)
         payloads = [codec.field for codec in self._codecs.values() if codec.payload]
@@ -327,6 +340,12 @@ class Dataset(Base):
     @property
     def batch_transforms(self) -> tuple[BatchTransform, ...]:
         return self._batch_transforms
+
+    @property
+    def marks(self) -> frozenset[str]:
+        specs = self._manifest.columns
+        missing = (o for o in self._plan if f"{o.source}.valid" in specs or specs.get(f"{o.source}.nbytes", {}).get("missing"))
+        return frozenset(f"{output.name}.valid" for output in missing)
 
     @property
     def is_gather(self) -> bool:
@@ -408,7 +427,8 @@ class Dataset(Base):
         extra: Batch = {} if missing is None else {f"{name}.valid": ~missing}
         if codec.field.dense and output.crop is None:
             return {name: np.asarray(values, dtype=np.dtype(codec.field.dtype)), **extra}
-        out: Any = [None] * len(indices)
+        nothing = np.zeros((0, *codec.field.shape), dtype=codec.field.dtype) if codec.field.codec == "ndarray" else None
+        out: Any = [nothing] * len(indices)
         if output.crop is not None:
             widths, heights = (np.maximum(1, np.asarray(info[side], dtype=np.int64)) for side in ("width", "height"))
             if isinstance(output.crop, Like):
@@ -431,8 +451,6 @@ class Dataset(Base):
                     cast(Any, codec).decode_region(values[i], one, box, out[i], flip=flip, interpolation=output.crop.interpolation)
             except DataError as error:
                 failures[i] = self._failure(error, source, int(indices[i]))
-        if output.crop is None and codec.field.codec == "image" and not failures and missing is None:
-            out = join(name, out, lambda i: self.describe(int(indices[i])))
         return {name: out, **extra}
 
     def _transformed(self, loaded: _Loaded, indices: Int64Array, keys: seeding.UInt64Array) -> _Loaded:
@@ -443,7 +461,7 @@ class Dataset(Base):
             for i, position in enumerate(loaded.positions.tolist()):
                 seeding.seed_globals(int(keys[position]))
                 try:
-                    sample = self._transform({name: value[i] for name, value in loaded.batch.items()})
+                    sample = self._transform({name: _writable(value[i]) for name, value in loaded.batch.items()})
                 except Exception as error:
                     where = self.describe(int(indices[position]))
                     raise FastdataError(f"expected transform to return, got {type(error).__name__}: {error}, at {where}") from error
@@ -563,6 +581,10 @@ class View(Base):
         return f"{self._base.fingerprint}[{int(np.bitwise_xor.reduce(state, initial=0)):016x}]"
 
     @property
+    def marks(self) -> frozenset[str]:
+        return self._base.marks
+
+    @property
     def is_gather(self) -> bool:
         return self._base.is_gather
 
@@ -663,6 +685,10 @@ class Concat(Base):
         return "+".join(part.fingerprint for part in self._parts)
 
     @property
+    def marks(self) -> frozenset[str]:
+        return frozenset().union(*(part.marks for part in self._parts))
+
+    @property
     def is_gather(self) -> bool:
         return all(part.is_gather for part in self._parts)
 
@@ -690,11 +716,14 @@ class Concat(Base):
         owners = np.searchsorted(self._starts, indices, side="right") - 1
         pieces = []
         failures: dict[int, DataError] = {}
-        for owner in np.unique(owners).tolist():
+        for owner in np.unique(owners).tolist() or [0]:
             places = np.flatnonzero(owners == owner)
             piece = self._parts[owner]._load(indices[places] - self._starts[owner], keys[places])
             failures |= {int(places[i]): error for i, error in piece.failures.items()}
-            pieces.append(_Loaded(places[piece.positions], piece.batch, piece.images))
+            # A part that misses no value of a field has no marks of it; the others' batches do, and keys must not depend on the draw.
+            unmarked = [mark for mark in self.marks if mark not in piece.batch and mark.removesuffix(".valid") in piece.batch]
+            batch = {**piece.batch, **{mark: np.ones(len(piece.positions), dtype=bool) for mark in unmarked}}
+            pieces.append(_Loaded(places[piece.positions], batch, piece.images))
         merged = pieces[0] if len(pieces) == 1 else _merge(pieces)
         merged.failures = failures
         return merged
@@ -719,6 +748,11 @@ def concat(datasets: Sequence[Base]) -> Concat:
     return Concat(datasets)
 
 
+def _writable(value: Any) -> Any:
+    """An array that a transform may write to: some decoders give read-only ones."""
+    return np.require(value, requirements="W") if isinstance(value, np.ndarray) else value
+
+
 def _take(loaded: _Loaded, kept: Int64Array) -> _Loaded:
     """Keep some rows of what was loaded."""
     chosen = kept.tolist()
@@ -728,7 +762,7 @@ def _take(loaded: _Loaded, kept: Int64Array) -> _Loaded:
 
 def _merge(pieces: Sequence[_Loaded]) -> _Loaded:
     """Join pieces into the order of their positions."""
-    pieces = [piece for piece in pieces if len(piece.positions)]
+    pieces = [piece for piece in pieces if len(piece.positions)] or pieces[:1]
     if len(pieces) == 1:
         return _Loaded(pieces[0].positions, pieces[0].batch, pieces[0].images)
     positions = np.concatenate([piece.positions for piece in pieces])
@@ -736,8 +770,8 @@ def _merge(pieces: Sequence[_Loaded]) -> _Loaded:
     batch: Batch = {}
     for name in pieces[0].batch:
         values = [piece.batch[name] for piece in pieces if name in piece.batch]
-        if len(values) != len(pieces):
-            continue
+        if len(values) < len(pieces):
+            continue  # a transform made something of some samples alone
         dense = all(isinstance(value, np.ndarray) and value.shape[1:] == values[0].shape[1:] for value in values)
         if dense and all(value.dtype == values[0].dtype for value in values):
             batch[name] = np.concatenate(values)[order]

@@ -29,9 +29,23 @@ def _from_environment(name: str, default: int) -> int:
 
 
 def rank() -> int:
-    """This process's number, from 0."""
+    """This process's number, from 0.
+
+    Raises:
+        ArgumentError: the environment has a rank outside of its world, or a world and no rank.
+    """
     group = _process_group()
-    return int(group.get_rank()) if group else _from_environment("RANK", 0)
+    if group:
+        return int(group.get_rank())
+    ranks = world_size()
+    if ranks > 1 and not os.environ.get("RANK"):
+        raise ArgumentError(f"expected a rank beside WORLD_SIZE={ranks}, got none, at the environment variable RANK")
+    number = _from_environment("RANK", 0)
+    if number >= ranks:
+        raise ArgumentError(
+            f"expected a rank under {ranks}, got {number}, at the environment variable RANK; WORLD_SIZE says how many there are"
+        )
+    return number
 
 
 def world_size() -> int:

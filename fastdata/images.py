@@ -208,9 +208,15 @@ class Normalize:
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], field: str = "image") -> None:
         for name, values in (("mean", mean), ("std", std)):
-            if len(values) != 3 or not all(math.isfinite(v) and (v > 0 or name == "mean") for v in values):
+            if (
+                not hasattr(values, "__len__")
+                or len(values) != 3
+                or not all(math.isfinite(v) and (v > 0 or name == "mean") for v in values)
+            ):
                 kind = "finite" if name == "mean" else "positive"
                 raise ArgumentError(f"expected three {kind} numbers, got {values!r}, at {name} of Normalize")
+        if max(mean) > 1:
+            raise ArgumentError(f"expected means of pixels in [0, 1], got {mean!r}, at mean of Normalize; divide mean and std by 255")
         self.__dict__.update(mean=tuple(map(float, mean)), std=tuple(map(float, std)), field=field)
 
     def __call__(self, batch: Batch, rng: np.random.Generator | None = None) -> Batch:

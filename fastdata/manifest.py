@@ -15,7 +15,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +22,27 @@ import numpy as np
 
 from fastdata import registry
 from fastdata.errors import DatasetError, FastdataError, ShardError
-from fastdata.types import Array, Buffer, Field, Int64Array, nbytes
+from fastdata.types import Array, Buffer, Field, Int64Array, lazy, nbytes
 
 VERSION = 1
 DIGEST_NBYTES = 16
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED = ("index", "key")
+_TABLE = ("shard", "first", "num_samples", "name", "nbytes", "crc32")
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The columns that one generation added: rows [first, first + num_samples) of the dataset."""
+    """The columns that one generation added: rows [first, first + num_samples) of the dataset.
+
+    Attributes:
+        crc32: file name in the generation's folder of columns -> checksum.
+    """
 
     generation: int
     first: int
     num_samples: int
+    crc32: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ class Manifest:
             "fields": {f.name: field_to_json(f) for f in self.fields},
             "columns": {name: dict(spec) for name, spec in self.columns.items()},
             "classes": None if self.classes is None else list(self.classes),
-            "segments": [{"generation": s.generation, "num_samples": s.num_samples} for s in self.segments],
+            "segments": [{"generation": s.generation, "num_samples": s.num_samples, "crc32": dict(s.crc32)} for s in self.segments],
             "options": dict(self.options),
             "fingerprint": self.fingerprint,
             **self.unknown,
@@ -119,7 +124,7 @@ def load(root: Path, generation: int | None = None) -> Manifest:
             raise DatasetError(f"expected a finished dataset, got an incomplete one, at {root}.partial: pack it again") from error
         what = "a folder without one" if root.is_dir() else "a file" if root.exists() else "nothing"
         raise DatasetError(f"expected a dataset (a folder with {path.relative_to(root)}), got {what}, at {root}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DatasetError(f"expected a manifest, got {error}, at {path}") from error
     version = document.get("fastdata") if isinstance(document, dict) else None
     if version != VERSION:
@@ -147,19 +152,28 @@ def _parse(document: dict[str, Any]) -> Manifest:
         raise ValueError(f"unknown store {document['store']!r}")
     segments, first = [], 0
     for s in document["segments"]:
-        segments.append(Segment(int(s["generation"]), first, int(s["num_samples"])))
+        checksums = {checked_name(name): int(value) for name, value in s.get("crc32", {}).items()}
+        segments.append(Segment(int(s["generation"]), first, int(s["num_samples"]), checksums))
+        if segments[-1].num_samples < 0 or segments[-1].generation < 0:
+            raise ValueError(f"segment {s}")
         first += segments[-1].num_samples
     if first != document["num_samples"]:
         raise ValueError(f"{document['num_samples']} samples, but {first} in segments")
-    for name in document["columns"]:
+    columns = document["columns"]
+    for name, spec in columns.items():
         if not all(_NAME.fullmatch(part) for part in name.split(".")):
             raise ValueError(f"column name {name!r}")
+        if spec["dtype"] != "str" and np.dtype(spec["dtype"]).hasobject:
+            raise ValueError(f"dtype {spec['dtype']!r} of column {name!r}")
+    for required in ("key", "digest", *(f.name for f in parsed)):
+        if required not in columns and f"{required}.nbytes" not in columns:
+            raise ValueError(f"no column of {required!r}")
     known = {f.name for f in fields(Manifest)} | {"fastdata"}
     return Manifest(
         num_samples=first,
         store=document["store"],
         fields=parsed,
-        columns=document["columns"],
+        columns=columns,
         classes=None if document["classes"] is None else tuple(map(str, document["classes"])),
         options=document["options"],
         fingerprint=str(document["fingerprint"]),
@@ -222,7 +236,11 @@ class Columns(Mapping[str, Array]):
         spec = self._spec(name)
         if "values" in spec:
             codes = self._array(name)
-            return [spec["values"][code] for code in (codes if rows is None else codes[rows]).tolist()]
+            try:
+                return [spec["values"][code] for code in (codes if rows is None else codes[rows]).tolist()]
+            except IndexError as error:
+                raise DatasetError(f"expected codes under {len(spec['values'])}, got others, at column {name!r} of {self._root}") from error
+        whole = rows is None
         if rows is None:
             rows = np.arange(self._manifest.num_samples)
         # Offsets count from each segment's own start, so the segment of a row tells where its bytes are.
@@ -232,6 +250,10 @@ class Columns(Mapping[str, Array]):
             if not len(places):
                 continue
             data, offsets = self._open(f"{name}", segment), self._open(f"{name}.offsets", segment)
+            fits = data.dtype == np.uint8 and offsets.dtype == np.int64 and len(offsets) == segment.num_samples + 1
+            if not fits or offsets[-1] != len(data) or (whole and (offsets[0] or (offsets[1:] < offsets[:-1]).any())):
+                where = f"{self._root}/columns/{segment.generation}/{name}.offsets.npy"
+                raise DatasetError(f"expected ascending offsets of {segment.num_samples} strings, got others, at {where}")
             local = rows[places] - segment.first
             for place, start, stop in zip(places.tolist(), offsets[local].tolist(), offsets[local + 1].tolist(), strict=True):
                 out[place] = data[start:stop].tobytes().decode("utf-8", "surrogateescape")
@@ -247,11 +269,15 @@ class Columns(Mapping[str, Array]):
         """All segments of a column of numbers or codes."""
         array = self._arrays.get(name)
         if array is None:
+            spec = self._spec(name)
             parts = [self._open(name, segment) for segment in self._manifest.segments]
             for part, segment in zip(parts, self._manifest.segments, strict=True):
-                if len(part) != segment.num_samples:
+                codes = "values" in spec
+                shape = (segment.num_samples, *(() if codes else spec.get("shape", ())))
+                if part.shape != shape or (part.dtype.kind != "u" if codes else part.dtype != np.dtype(spec["dtype"])):
+                    expected = f"{'codes' if codes else spec['dtype']} {list(shape)}"
                     where = f"{self._root}/columns/{segment.generation}/{name}.npy"
-                    raise DatasetError(f"expected a column of {segment.num_samples} rows, got {len(part)}, at {where}")
+                    raise DatasetError(f"expected a column of {expected}, got {part.dtype} {list(part.shape)}, at {where}")
             array = self._arrays[name] = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return array
 
@@ -290,20 +316,24 @@ class ShardTable:
     def __init__(self, root: Path, manifest: Manifest) -> None:
         self._root, self._manifest = root, manifest
 
-    @cached_property
+    @lazy
     def rows(self) -> Array:
         """All rows of all segments."""
         parts = [open_array(self._root / "columns" / str(s.generation) / "shards.npy") for s in self._manifest.segments]
+        for part, segment in zip(parts, self._manifest.segments, strict=True):
+            if missing := [name for name in _TABLE if name not in (part.dtype.names or ())]:
+                where = f"{self._root}/columns/{segment.generation}/shards.npy"
+                raise DatasetError(f"expected a table of shards, got one without {missing}, at {where}")
         if len(parts) == 1:
             return parts[0]
         names = [n for n in parts[0].dtype.names or () if all(n in (p.dtype.names or ()) for p in parts)]
         return np.concatenate([p[names] for p in parts])
 
-    @cached_property
+    @lazy
     def _starts(self) -> Int64Array:
         """Row of each shard's first file."""
         firsts = self.rows["first"]
-        starts = np.flatnonzero(np.concatenate([[True], firsts[1:] != firsts[:-1]]))
+        starts = np.flatnonzero(np.concatenate([[True], firsts[1:] != firsts[:-1]])[: len(firsts)])
         counts = self.rows["num_samples"][starts]
         if (np.cumsum(counts) - counts != firsts[starts]).any() or counts.sum() != self._manifest.num_samples:
             raise DatasetError(f"expected shards that cover {self._manifest.num_samples} samples in a row, got others, at {self._root}")
@@ -331,7 +361,9 @@ class ShardTable:
             ShardError: a path that leads out of the dataset.
         """
         stop = int(self._starts[shard + 1]) if shard + 1 < len(self._starts) else len(self.rows)
-        return [(checked_name(row["name"].decode()), int(row["nbytes"])) for row in self.rows[int(self._starts[shard]) : stop]]
+        return [
+            (checked_name(row["name"].decode(errors="replace")), int(row["nbytes"])) for row in self.rows[int(self._starts[shard]) : stop]
+        ]
 
 
 def checked_name(name: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fastdata import manifest as manifests
+from fastdata.errors import DatasetError
 from fastdata.manifest import Columns, Manifest, ShardTable
 from fastdata.types import Array, Field
 
@@ -42,6 +43,10 @@ def info(path: str | os.PathLike[str]) -> dict[str, Any]:
         labels = columns[label]
         if f"{label}.valid" in columns:
             labels = labels[columns[f"{label}.valid"]]
+        if len(labels) and not 0 <= labels.min() <= labels.max() < len(manifest.classes):
+            raise DatasetError(
+                f"expected labels under {len(manifest.classes)}, got {labels.min()} to {labels.max()}, at column {label!r} of {root}"
+            )
         counts = np.bincount(labels, minlength=len(manifest.classes))
         described["classes"] = dict(zip(manifest.classes, counts.tolist(), strict=True))
     return described
@@ -50,19 +55,21 @@ def info(path: str | os.PathLike[str]) -> dict[str, Any]:
 def _describe_field(f: Field, manifest: Manifest, columns: Columns, table: ShardTable) -> dict[str, Any]:
     """One field: its form, and the distribution of what there are columns about."""
     described: dict[str, Any] = {"codec": f.codec, "dtype": f.dtype, "shape": list(f.shape), "dense": f.dense}
+    there: Any = slice(None)
     if f"{f.name}.nbytes" in columns:
         sizes = columns[f"{f.name}.nbytes"]
         described["missing"] = int((sizes < 0).sum())
         described["total_nbytes"] = int(sizes[sizes > 0].sum())
-        described["nbytes"] = _distribution(sizes[sizes >= 0])
+        there = np.flatnonzero(sizes >= 0) if described["missing"] else there
+        described["nbytes"] = _distribution(sizes[there])
     if f"{f.name}.valid" in columns:
         described["missing"] = int((~columns[f"{f.name}.valid"]).sum())
     for name in ("width", "height", "length"):
         if f"{f.name}.{name}" in columns:
-            described[name] = _distribution(columns[f"{f.name}.{name}"])
+            described[name] = _distribution(columns[f"{f.name}.{name}"][there])
     spec = manifest.columns.get(f"{f.name}.encoding", {})
     if "values" in spec:
-        found, counts = np.unique(columns.strings(f"{f.name}.encoding"), return_counts=True)
+        found, counts = np.unique(columns[f"{f.name}.encoding"][there].astype(str), return_counts=True)
         described["encodings"] = dict(zip(found.tolist(), counts.tolist(), strict=True))
     if f"{f.name}.pixels" in (table.rows.dtype.names or ()) and (num := int(table.rows[f"{f.name}.pixels"].sum())):
         mean = table.rows[f"{f.name}.sum"].sum(axis=0) / num / 255

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, overload
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
+
+_T = TypeVar("_T")
 
 Array: TypeAlias = npt.NDArray[Any]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -105,3 +107,21 @@ class Samples(Sequence[Sample]):
         if not -self._num <= index < self._num:
             raise IndexError(f"expected an index under {self._num}, got {index}")
         return {name: value[index] for name, value in self.batch.items()}
+
+
+class lazy(Generic[_T]):
+    """A property computed once, on first use: `functools.cached_property` without its lock.
+
+    Up to Python 3.11 that lock is one for all instances: held by another thread at a fork, it stops the child for ever. Without it two threads
+    may compute the value at the same time, and both get the first.
+    """
+
+    def __init__(self, compute: Callable[[Any], _T]) -> None:
+        self._compute, self.__doc__ = compute, compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> _T:
+        value: _T = instance.__dict__.setdefault(self._name, self._compute(instance))
+        return value

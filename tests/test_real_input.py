@@ -73,9 +73,9 @@ def test_tiles_are_stored_byte_for_byte_where_plain_libraries_find_them(packed: 
         if store == "lmdb":
             import lmdb
 
-            with lmdb.open(str(shard), subdir=False, readonly=True, lock=False, max_dbs=1) as environment:
-                with environment.begin(db=environment.open_db(b"image", create=False)) as transaction:
-                    found += [value for _, value in transaction.cursor()]
+            environment = lmdb.open(str(shard), subdir=False, readonly=True, lock=False, max_dbs=1)
+            with environment, environment.begin(db=environment.open_db(b"image", create=False)) as transaction:
+                found += [value for _, value in transaction.cursor()]
         elif store == "mmap":
             data, offsets = (shard / "image.bin").read_bytes(), np.load(shard / "image.offsets.npy")
             found += [data[a:b] for a, b in itertools.pairwise(offsets)]

@@ -60,7 +60,8 @@ class Codec(base.Codec):
         quality: of JPEG, 1 to 100. None: 90, and a JPEG that needs no resize is never encoded again.
         subsampling: of JPEG, "4:4:4", "4:2:2" or "4:2:0" (default).
         background: RGB that transparent pixels are laid over; white by default.
-        mask: the pixels are codes, not light: resized to the nearest, and never encoded as JPEG but as PNG.
+        mask: the pixels are codes, not light: those of grey and palette pictures come as they are in the file, the same in all three channels,
+            whatever colours or transparency the palette has; resized to the nearest, and never encoded as JPEG but as PNG.
 
     Under "keep", a picture that must be resized stays JPEG if it was one, else becomes PNG. The field is dense where options say "raw"
     and fix height and width. JPEGs are written by the libjpeg-turbo in simplejpeg's wheel and PNGs by Pillow, never by the system's
@@ -194,7 +195,7 @@ class Codec(base.Codec):
             return _pixels_of(value), "raw", 1, ()
         if isinstance(value, Image.Image):
             with _refusing("a PIL image that loads", 0):
-                pixels, notes = _rgb(value, self._background)
+                pixels, notes = self._rgb(value)
                 return pixels, "png", _orientation(value), notes
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise DataError(f"expected bytes of a picture file, a PIL image or a uint8 array, got {type(value).__name__}")
@@ -205,7 +206,7 @@ class Codec(base.Codec):
             return pixels, encoding, _jpeg_orientation(data), notes
         with _refusing(f"a {encoding} picture that decodes", data.size):
             image = _open(data, encoding)
-            pixels, notes = _rgb(image, self._background)
+            pixels, notes = self._rgb(image)
             orientation = _orientation(image)
             return pixels, encoding, orientation, (*notes, *_frames(image))
 
@@ -220,7 +221,12 @@ class Codec(base.Codec):
         if encoding == "jpeg":
             return decode_jpeg(data)[0]
         with _refusing(f"a {encoding} picture that decodes", data.size):
-            return _rgb(_open(data, encoding), self._background)[0]
+            return self._rgb(_open(data, encoding))[0]
+
+    def _rgb(self, image: Image.Image) -> tuple[Array, tuple[str, ...]]:
+        """Convert Pillow's first frame: colours, or of a mask the codes."""
+        codes = _codes(image) if self._mask else None
+        return _rgb(image, self._background) if codes is None else (np.repeat(codes[:, :, None], 3, axis=2), ())
 
     def _encoded(self, data: Any, encoding: str, orientation: int, pixels: Array, notes: tuple[str, ...]) -> Encoded:
         columns = {"width": pixels.shape[1], "height": pixels.shape[0], "orientation": orientation, "encoding": encoding}
@@ -446,6 +452,22 @@ def _rgb(image: Image.Image, background: tuple[int, ...]) -> tuple[Array, tuple[
     elif image.mode == "CMYK":
         notes += ("CMYK converted to RGB",)
     return np.asarray(image.convert("RGB")), notes
+
+
+def _codes(image: Image.Image) -> Array | None:
+    """The codes of a grey or palette picture, uint8 [H, W]; None where it has colours of its own."""
+    image.load()
+    if image.mode in ("1", "L", "P"):
+        codes = np.asarray(image)
+        return codes.astype(np.uint8)
+    if image.mode in ("LA", "PA"):
+        return np.asarray(image)[:, :, 0]
+    if image.mode.startswith("I"):
+        codes = np.asarray(image)
+        if codes.size and not 0 <= codes.min() <= codes.max() <= 255:
+            raise DataError(f"expected a mask of codes from 0 to 255, got {codes.min()} to {codes.max()}")
+        return codes.astype(np.uint8)
+    return None
 
 
 def _png(pixels: Array) -> bytes:

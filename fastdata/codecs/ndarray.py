@@ -40,7 +40,7 @@ class Codec(Base):
             expected = ", ".join(map(str, (*leading, *self.field.shape)))
             raise DataError(f"expected an array of shape [{expected}], got {list(array.shape)}")
         columns = {} if self.field.dense else {"length": len(array)}
-        return Encoded(np.ascontiguousarray(array, dtype=dtype.newbyteorder("<")), "npy", columns)
+        return Encoded(np.ascontiguousarray(array, dtype=dtype.newbyteorder("<")).reshape(array.shape), "npy", columns)
 
     def decode(self, data: Array, info: Mapping[str, Any]) -> Array:
         """Copy it out in the machine's byte order, writable."""

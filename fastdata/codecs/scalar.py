@@ -28,7 +28,7 @@ class Codec(Base):
                 return Encoded(value.encode("utf-8", "surrogateescape"), "txt")
             except UnicodeEncodeError as error:
                 raise DataError(f"expected a string that UTF-8 can hold, got {value[error.start]!r} at character {error.start}") from error
-        if isinstance(value, str) or not np.isscalar(value):
+        if not isinstance(value, (int, float, np.bool_, np.integer, np.floating)):
             raise DataError(f"expected {dtype}, got {value!r} ({type(value).__name__})")
         kind = np.dtype(dtype).kind
         number: Any = value
@@ -39,7 +39,11 @@ class Codec(Base):
                 raise DataError(f"expected {dtype} ({limits.min} to {limits.max}), got {value!r}")
         elif kind == "b" and number not in (0, 1):
             raise DataError(f"expected bool, got {value!r}")
-        return Encoded(np.array(number, dtype=np.dtype(dtype).newbyteorder("<")).tobytes(), "txt")
+        with np.errstate(over="ignore"):
+            stored = np.array(number, dtype=np.dtype(dtype).newbyteorder("<"))
+        if kind == "f" and np.isinf(stored) and not np.isinf(number):
+            raise DataError(f"expected {dtype}, got {value!r}, which it cannot hold")
+        return Encoded(stored.tobytes(), "txt")
 
     def decode(self, data: Array, info: Mapping[str, Any]) -> Any:
         """Decode what `encode` gave; columns hold scalars as they are, so only checks of a dataset come here."""

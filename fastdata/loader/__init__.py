@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,9 +13,9 @@ import torch
 import torch.utils.data
 
 from fastdata.collate import ERRORS, Collate
-from fastdata.errors import ArgumentError
+from fastdata.errors import ArgumentError, FastdataError
 from fastdata.loader.tuning import PREFETCH_FACTOR, auto_workers
-from fastdata.loader.workers import worker_init
+from fastdata.loader.workers import WorkerInit
 from fastdata.samplers import Batches, Sampler, Sequential, Shuffle
 
 _KEPT_ERRORS = 100
@@ -66,7 +67,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         tail: str | None = None,
         **kwargs: Any,
     ) -> None:
-        _check(batch_size, shuffle, sampler, batch_sampler, drop_last, seed, tail)
+        _check(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last, seed, tail)
         iterable = isinstance(dataset, torch.utils.data.IterableDataset)
         if iterable and (shuffle or tail is not None):
             named = "shuffle=True" if shuffle else f"tail={tail!r}"
@@ -109,7 +110,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             num_workers=num_workers,
             collate_fn=collate_fn,
             pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,
-            worker_init_fn=worker_init(worker_init_fn),
+            # A framework that makes a loader anew passes what it found here.
+            worker_init_fn=worker_init_fn if isinstance(worker_init_fn, WorkerInit) else WorkerInit(worker_init_fn),
             generator=generator,
             **with_workers,
             **kwargs,
@@ -158,10 +160,15 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 # torch's frame that raises a worker's error also holds it. Collected as a cycle, queues go before workers, and each of these is
                 # waited for 5 s in vain.
                 traceback.clear_frames(error.__traceback__)
+                if isinstance(error, FastdataError):
+                    # torch gives the text of the worker's traceback; its end is what the user needs.
+                    sentence = str(error).strip().rpartition(f"{type(error).__module__}.{type(error).__name__}: ")[2]
+                    raise type(error)(sentence) from error
             raise
 
 
 def _check(
+    dataset: Any,
     batch_size: int | None,
     shuffle: bool | None,
     sampler: Any,
@@ -171,6 +178,10 @@ def _check(
     tail: str | None,
 ) -> None:
     """Refuse arguments that contradict one another, by their names here."""
+    if isinstance(dataset, (str, os.PathLike)):
+        raise ArgumentError(f"expected a dataset, got the {type(dataset).__name__} {dataset!r}; open it with fastdata.Dataset")
+    if seed is not None and not isinstance(seed, int):
+        raise ArgumentError(f"expected a whole number, got {seed!r}, at seed")
     if batch_sampler is not None:
         given = {
             "batch_size": batch_size != 1,
@@ -186,5 +197,7 @@ def _check(
     for name, owner in (("sampler", sampler), ("batch_sampler", getattr(batch_sampler, "sampler", None))):
         if owner is not None and seed is not None and getattr(owner, "seed", seed) != seed:
             raise ArgumentError(f"expected the seed {owner.seed} of {name}, got seed={seed} beside it; leave one out")
+        if isinstance(owner, Sampler) and hasattr(dataset, "__len__") and owner.num_samples > len(dataset):
+            raise ArgumentError(f"expected a {name} of at most {len(dataset)} samples, as the dataset has, got {owner!r}")
     if batch_size is None and (drop_last or tail is not None):
         raise ArgumentError("expected no drop_last and no tail with batch_size=None, which makes no batches")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils.data import get_worker_info
@@ -14,17 +14,20 @@ from fastdata.distributed import rank
 from fastdata.seeding import hash64, seed_globals
 
 
-@dataclass(frozen=True)
 class WorkerInit:
     """One thread for each library, and global generators that differ between workers, epochs and ranks.
 
-    Attributes:
-        rank: of the process that the worker works for, which a spawned worker cannot ask.
+    Args:
         user: the caller's own `worker_init_fn`, called last.
+        rank: of the process that the worker works for, known where that was asked when the worker was sent away; a forked one asks itself.
     """
 
-    rank: int
-    user: Callable[[int], None] | None
+    def __init__(self, user: Callable[[int], None] | None, rank: int | None = None) -> None:
+        self.user, self._rank = user, rank
+
+    def __reduce__(self) -> tuple[type[WorkerInit], tuple[Any, int]]:
+        # Asked now and not when the loader was made: the process group may have come up in between.
+        return WorkerInit, (self.user, rank() if self._rank is None else self._rank)
 
     def __call__(self, worker_id: int) -> None:
         torch.set_num_threads(1)
@@ -36,11 +39,6 @@ class WorkerInit:
         info = get_worker_info()
         assert info is not None
         # torch's seed differs by worker and pass, and is the same on ranks that were seeded alike.
-        seed_globals(int(hash64(info.seed, self.rank)[0]))
+        seed_globals(int(hash64(info.seed, rank() if self._rank is None else self._rank)[0]))
         if self.user is not None:
             self.user(worker_id)
-
-
-def worker_init(user: Callable[[int], None] | None) -> WorkerInit:
-    """The initialiser for workers of this process; one that wraps another already, as a loader that is made anew passes it, stays."""
-    return user if isinstance(user, WorkerInit) else WorkerInit(rank(), user)

@@ -18,11 +18,12 @@ from typing import Any
 
 from fastdata import manifest as manifests
 from fastdata import registry
-from fastdata.errors import ArgumentError, DataError, DatasetError
+from fastdata.errors import ArgumentError, DataError, DatasetError, FastdataError
+from fastdata.manifest import Manifest
 from fastdata.packing.base import Job, Packed, Progress, ShardSummary, Status, Task
 from fastdata.packing.commit import commit
 from fastdata.packing.engine import run
-from fastdata.packing.plan import default_shard_nbytes, plan, survey
+from fastdata.packing.plan import MAX_SHARD_NBYTES, default_shard_nbytes, plan, survey
 from fastdata.packing.shard import draw, pack_shard
 from fastdata.sources import open_source
 from fastdata.sources.base import Drawn
@@ -108,9 +109,15 @@ def pack(
         manifests.check_fields(fields)
     except ValueError as error:
         raise ArgumentError(f"{error}, at {source}") from error
+    if opened.trouble and on_error == "raise":
+        raise ArgumentError(opened.trouble)
+    if shuffle is not None and not opened.splits:
+        raise ArgumentError(
+            "expected a source that can be read in any order with --shuffle, got an iterable; pass a list or a map-style dataset"
+        )
     listing = survey(opened) if opened.splits else None
     if shard_nbytes is None:
-        shard_nbytes = default_shard_nbytes(listing.nbytes) if listing else default_shard_nbytes(1 << 62)
+        shard_nbytes = default_shard_nbytes(listing.nbytes) if listing else MAX_SHARD_NBYTES
     options = {
         "source": listing.sha256 if listing else None,
         "source_kind": type(opened).__module__.rpartition(".")[2],
@@ -122,28 +129,19 @@ def pack(
     if target.exists() and (already := _compare(target, options, overwrite)):
         return replace(already, seconds=time.monotonic() - started)
     folder = target.with_name(target.name + ".partial")
-    with _claimed(folder):
-        job = Job(opened, fields, to, folder, on_error, shuffle)
-        total = listing.nbytes if listing else 0
-
-        def tick(num_samples: int, nbytes: int) -> None:
-            if progress:
-                progress(Progress(num_samples, nbytes, total))
-
-        try:
-            summaries = sorted(_pack_shards(job, shard_nbytes, workers, tick), key=lambda summary: summary.number)
-            rejected = sum(len(summary.rejects) for summary in summaries)
-            kept = [summary for summary in summaries if summary.num_samples]
-            if not kept:
-                first = next((r for s in summaries for r in s.rejects), None)
-                why = f": all {rejected} were rejected; the first: {first.reason}" if first else ""
-                raise DataError(f"expected at least one good sample, got none, at {source}{why}")
-            finished = commit(job, summaries, kept, options)
-            _move(folder, target)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+    job = Job(opened, fields, to, folder, on_error, shuffle)
+    total = listing.nbytes if listing else 0
+    try:
+        with _claimed(folder):
+            summaries, finished = _pack_into(
+                job, target, options, shard_nbytes, workers, lambda num, nbytes: progress and progress(Progress(num, nbytes, total))
+            )
+    except FastdataError:
+        raise
+    except OSError as error:
+        raise DatasetError(f"expected to write a dataset, got {error.strerror or error}, at {error.filename or folder}") from error
     notes: Counter[str] = sum((summary.notes for summary in summaries), Counter())
+    kept = [summary for summary in summaries if summary.num_samples]
     return Packed(
         path=str(target),
         store=to,
@@ -153,22 +151,37 @@ def pack(
         seconds=time.monotonic() - started,
         fingerprint=finished.fingerprint,
         classes=finished.classes,
-        rejected=rejected,
+        rejected=sum(len(summary.rejects) for summary in summaries),
         notes=dict(sorted(notes.items())),
         ignored=dict(sorted(opened.ignored.items())),
         warnings=tuple(opened.warnings),
     )
 
 
-def _pack_shards(job: Job, shard_nbytes: int, workers: int, tick: Callable[[int, int], None]) -> Iterator[ShardSummary]:
+def _pack_into(
+    job: Job, target: Path, options: Mapping[str, Any], shard_nbytes: int, workers: int, tick: Callable[[int, int], object]
+) -> tuple[list[ShardSummary], Manifest]:
+    """Pack all shards into the partial folder, finish it and give it its name; leave nothing behind otherwise."""
+    try:
+        summaries = sorted(_pack_shards(job, shard_nbytes, workers, tick), key=lambda summary: summary.number)
+        kept = [summary for summary in summaries if summary.num_samples]
+        if not kept:
+            rejects = [reject for summary in summaries for reject in summary.rejects]
+            why = f": all {len(rejects)} were rejected; the first: {rejects[0].reason}" if rejects else ""
+            raise DataError(f"expected at least one good sample, got none{why}")
+        finished = commit(job, summaries, kept, options)
+        _move(job.folder, target)
+    except BaseException:
+        shutil.rmtree(job.folder, ignore_errors=True)
+        raise
+    return summaries, finished
+
+
+def _pack_shards(job: Job, shard_nbytes: int, workers: int, tick: Callable[[int, int], object]) -> Iterator[ShardSummary]:
     """Pack all shards; summaries come as they are done."""
     if job.source.splits:
         yield from run(partial(_pack_task, job), plan(job.source, shard_nbytes, job.shuffle), workers, tick)
         return
-    if job.shuffle is not None:
-        raise ArgumentError(
-            "expected a source that can be read in any order with --shuffle, got an iterable; pass a map-style dataset or a list"
-        )
     # What comes out of an iterator exists in this process alone, and its sizes are known as it comes.
     samples = iter(draw(job, Task(0, tuple(job.source.parts()))))
     for number in itertools.count():
@@ -295,7 +308,9 @@ def _compare(target: Path, options: Mapping[str, Any], overwrite: bool) -> Packe
         return None
     there = manifests.load(target)
     differing = [
-        f"{name} (there {there.options.get(name)!r}, asked {value!r})"
+        "source (its files have changed, or it is another one)"
+        if name == "source"
+        else f"{name} (there {there.options.get(name)!r}, asked {value!r})"
         for name, value in options.items()
         if there.options.get(name) != value or (name == "source" and value is None)
     ]
@@ -325,11 +340,15 @@ def _claimed(folder: Path) -> Iterator[None]:
     """An empty partial folder that no other pack writes to: the kernel holds the lock and frees it, however this process ends."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = folder.with_name(f".{folder.name}.lock")
-    with open(lock, "wb") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise DatasetError(f"expected to be alone, got another pack that is writing, at {folder}") from error
+    with contextlib.ExitStack() as stack:
+        while True:
+            file = stack.enter_context(open(lock, "wb"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise DatasetError(f"expected to be alone, got another pack that is writing, at {folder}") from error
+            if lock.exists() and os.path.samestat(os.fstat(file.fileno()), os.stat(lock)):
+                break  # else its last owner has just removed it
         shutil.rmtree(folder, ignore_errors=True)
         for name in ("shards", "journal"):
             (folder / name).mkdir(parents=True)

@@ -15,7 +15,7 @@ import numpy as np
 from fastdata import manifest as manifests
 from fastdata.manifest import Manifest, Segment
 from fastdata.packing.base import Job, Reject, ShardSummary
-from fastdata.stores.base import sync
+from fastdata.stores.base import crc32, sync
 from fastdata.types import Array
 
 _FEW = 65536  # distinct strings that a column keeps as codes and a table: what two bytes tell apart
@@ -36,6 +36,7 @@ def commit(job: Job, all_summaries: Sequence[ShardSummary], summaries: Sequence[
     if job.on_error == "skip":
         _write_rejects(job.folder / "rejects.jsonl", [reject for s in all_summaries for reject in s.rejects])
     sync(folder)
+    checksums = {path.name: crc32(path) for path in sorted(folder.iterdir())}
     digests = manifests.open_array(folder / "digest.npy")
     manifest = Manifest(
         num_samples=num_samples,
@@ -45,7 +46,7 @@ def commit(job: Job, all_summaries: Sequence[ShardSummary], summaries: Sequence[
         classes=job.source.classes,
         options=options,
         fingerprint=manifests.fingerprint(job.fields, job.source.classes, np.array_split(digests, 1 + len(digests) // 100_000)),
-        segments=(Segment(0, 0, num_samples),),
+        segments=(Segment(0, 0, num_samples, checksums),),
     )
     shutil.rmtree(job.folder / "journal")
     manifests.save(job.folder, manifest)
@@ -91,6 +92,7 @@ def _write_columns(job: Job, summaries: Sequence[ShardSummary], folder: Path, nu
             np.save(path, np.empty(shape, dtype))
         else:
             arrays[name] = np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(dtype).newbyteorder("<"), shape=shape)
+            _reserve(path)
 
     for name in strings:
         table = tables[name]
@@ -131,6 +133,13 @@ def _write_columns(job: Job, summaries: Sequence[ShardSummary], folder: Path, nu
         array.flush()  # type: ignore[attr-defined]
         sync(folder / f"{name}.npy")
     return specs
+
+
+def _reserve(path: Path) -> None:
+    """Take the space of a sparse file, since a full disk ends a process that writes through a mapping."""
+    if hasattr(os, "posix_fallocate"):
+        with open(path, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _strings(columns: Mapping[str, Array], name: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -22,6 +23,7 @@ R = TypeVar("R")
 
 _TICK_S = 0.2  # how often progress is told
 _ORPHAN_CHECK_S = 1.0
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 _NOTE_NBYTES = 4096
 
 
@@ -46,7 +48,7 @@ class _Shared:
 class _Local:
     """The status of a run in this very process."""
 
-    def __init__(self, tick: Callable[[int, int], None]) -> None:
+    def __init__(self, tick: Callable[[int, int], object]) -> None:
         self._tick, self._num, self._nbytes, self._told = tick, 0, 0, 0.0
 
     def at(self, what: str) -> None:
@@ -59,7 +61,7 @@ class _Local:
             self._tick(self._num, self._nbytes)
 
 
-def run(function: Callable[[T, Status], R], tasks: Iterable[T], workers: int, tick: Callable[[int, int], None]) -> Iterator[R]:
+def run(function: Callable[[T, Status], R], tasks: Iterable[T], workers: int, tick: Callable[[int, int], object]) -> Iterator[R]:
     """Call `function(task, status)` for all tasks, in up to `workers` processes; 1: in this one.
 
     Args:
@@ -137,7 +139,7 @@ def _start(context: Any, function: Callable[[T, Status], R], crew: dict[Any, tup
 def _serve(connection: Any, function: Callable[[Any, Status], Any], status: _Shared, parent: int) -> None:
     """A worker's life: tasks in, results out, until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the main process decides
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    _end_with(parent)
     os.environ["OPENCV_FOR_THREADS_NUM"] = "1"
     if "cv2" in sys.modules:
         sys.modules["cv2"].setNumThreads(0)
@@ -154,7 +156,17 @@ def _serve(connection: Any, function: Callable[[Any, Status], Any], status: _Sha
 
 
 def _end_with(parent: int) -> None:
-    """Leave when the main process is gone, however it ended."""
+    """See to it that this worker ends when the main process does, however that ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    """Leave when the main process is gone."""
     while os.getppid() == parent:
         time.sleep(_ORPHAN_CHECK_S)
     os._exit(1)

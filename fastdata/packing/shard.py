@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,10 +19,8 @@ from fastdata.manifest import digest
 from fastdata.packing.base import Job, Reject, ShardSummary, Status, Task
 from fastdata.seeding import hash64, hash_text
 from fastdata.sources.base import Drawn, Part
-from fastdata.stores.base import sync
+from fastdata.stores.base import crc32, sync
 from fastdata.types import Array, Buffer, Encoded, Record, nbytes
-
-_READ_NBYTES = 4 << 20
 
 
 def draw(job: Job, task: Task) -> Iterator[Drawn]:
@@ -69,6 +66,7 @@ def pack_shard(job: Job, number: int, samples: Iterable[Drawn], status: Status) 
                     rows.summary.rejects.append(Reject(drawn.origin, drawn.key, str(error), drawn.nbytes))
                 else:
                     rows.append(record, digests)
+                    rows.summary.notes.update(drawn.notes)
                 status.done(drawn.nbytes)
             offsets = writer.close()
         except BaseException:
@@ -199,15 +197,6 @@ class _Rows:
             file.flush()
             os.fsync(file.fileno())
         os.rename(temporary, path)
-
-
-def crc32(path: Path) -> int:
-    """Checksum of a file, read in pieces."""
-    value = 0
-    with open(path, "rb", buffering=0) as file:
-        while piece := file.read(_READ_NBYTES):
-            value = zlib.crc32(piece, value)
-    return value
 
 
 def _remove(path: Path) -> None:

@@ -47,8 +47,8 @@ class Sampler(TorchSampler[int]):
         """Map positions [start, stop) of an epoch, 0 <= start <= stop <= num_samples, to indices int64 [stop - start]."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next pass is; later ones count on from there."""
-        self.requested = epoch
+        """Say which epoch the next pass is, from 0; later ones count on from there."""
+        self.requested = check_epoch(epoch)
 
     def take_request(self) -> int | None:
         """The epoch that `set_epoch` asked for, once."""
@@ -79,6 +79,13 @@ class Sampler(TorchSampler[int]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.num_samples}, seed={self.seed})"
+
+
+def check_epoch(epoch: int) -> int:
+    """Refuse what is no epoch."""
+    if not isinstance(epoch, (int, np.integer)) or isinstance(epoch, bool) or epoch < 0:
+        raise ArgumentError(f"expected an epoch of at least 0, got {epoch!r}, at set_epoch")
+    return int(epoch)
 
 
 def arange(start: int, stop: int) -> Int64Array:

@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler
 
 from fastdata.distributed import rank, world_size
 from fastdata.errors import ArgumentError
-from fastdata.samplers.base import BLOCK, Sampler, arange
+from fastdata.samplers.base import BLOCK, Sampler, arange, check_epoch
 from fastdata.seeding import make_tickets
 
 TAILS = ("drop", "exact", "keep", "pad")
@@ -41,7 +41,7 @@ class Batches(BatchSampler):
     def __init__(
         self, sampler: Sampler, batch_size: int, drop_last: bool | None = None, *, tail: str | None = None, dataset: Any = None
     ) -> None:
-        if batch_size < 1 or isinstance(batch_size, bool):
+        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
             raise ArgumentError(f"expected at least 1, got {batch_size!r}, at batch_size")
         if tail is not None and tail not in TAILS:
             raise ArgumentError(f"expected one of {list(TAILS)}, got {tail!r}, at tail")
@@ -80,12 +80,13 @@ class Batches(BatchSampler):
         raise AttributeError("expected tail= to be given when the batches are made")
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next pass is; later ones count on from there."""
-        self._requested = epoch
+        """Say which epoch the next pass is, from 0; later ones count on from there."""
+        self._requested = check_epoch(epoch)
 
     def __len__(self) -> int:
+        tail = self.tail
         whole, rest = divmod(self.sampler.num_samples, self.batch_size * world_size())
-        return whole + (rest > 0 and self.tail != "drop")
+        return whole + (rest > 0 and tail != "drop")
 
     def __iter__(self) -> Iterator[list[int]]:
         asked = self.sampler.take_request()

@@ -21,9 +21,21 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fastdata.errors import ArgumentError, DataError
+from fastdata.pictures import picture_format
 from fastdata.types import Field, Sample
 
-PICTURES = frozenset(["jpg", "jpeg", "jpe", "jfif", "png", "gif", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pbm", "jp2", "avif"])
+_EXTENSIONS = {
+    "jpeg": ("jpg", "jpeg", "jpe", "jfif"),
+    "png": ("png",),
+    "gif": ("gif",),
+    "webp": ("webp",),
+    "bmp": ("bmp",),
+    "tiff": ("tif", "tiff"),
+    "jp2": ("jp2",),
+    "avif": ("avif",),
+    "ppm": ("ppm", "pgm", "pbm"),
+}
+PICTURES = frozenset(extension for extensions in _EXTENSIONS.values() for extension in extensions)
 """Extensions of picture files, in lower case. What a file really is, its bytes tell."""
 
 TEXTS = frozenset({"text", "prompt", "completion"})
@@ -62,12 +74,14 @@ class Drawn:
         origin: where a person finds it, for errors: `photos/cat/7.jpg`, `train.jsonl:12`.
         nbytes: size in the source, in bytes.
         sample: values before encoding (a picture as the bytes of its file), or the error.
+        notes: remarks that the summary of a pack counts.
     """
 
     key: str
     origin: str
     nbytes: int
     sample: Sample | DataError
+    notes: tuple[str, ...] = ()
 
 
 class Source(ABC):
@@ -78,6 +92,7 @@ class Source(ABC):
         classes: class names, where label i is `classes[i]`; None when labels have no names or there are none.
         ignored: what was passed over, and how often; complete once `parts` was listed to its end.
         warnings: sentences that the user should see before training.
+        trouble: why packing stops before it starts, unless bad samples are skipped; None where all looks well.
         splits: parts may be read apart, in any order, by other processes. False: there is one part, read once, where the source was opened.
     """
 
@@ -85,6 +100,7 @@ class Source(ABC):
     classes: tuple[str, ...] | None = None
     ignored: Counter[str]
     warnings: list[str]
+    trouble: str | None = None
     splits: bool = True
 
     @classmethod
@@ -221,9 +237,16 @@ def draw_file(root: str, part: Part, sample: Callable[[bytes], Sample]) -> Drawn
     """Read the file that a part is, and make a sample of its bytes; its key is the path from `root`."""
     origin = os.path.join(root, part.name)
     try:
-        return Drawn(part.name, origin, part.nbytes, sample(read_file(origin)))
+        data = read_file(origin)
+        return Drawn(part.name, origin, part.nbytes, sample(data), misnamed(part.name, data))
     except DataError as error:
         return Drawn(part.name, origin, part.nbytes, error)
+
+
+def misnamed(name: str, data: bytes) -> tuple[str, ...]:
+    """Note a picture whose bytes are of another format than its name says."""
+    found = picture_format(data)
+    return () if found is None or name.rpartition(".")[2].lower() in _EXTENSIONS[found] else ("a picture named as another format",)
 
 
 def decode_text(data: bytes, unit: str) -> str:
@@ -420,6 +443,7 @@ class Table:
         label: set by `settle`: the column, as named in the file, of labels that are strings; `name_classes` must follow.
         classes: distinct labels, or None.
         strings: the columns, as named in the file, whose values are strings there.
+        trouble: set by `settle`: a sentence about picture files that are not there.
     """
 
     def __init__(self, path: str, mixed: Literal["str", "json"]) -> None:
@@ -428,6 +452,7 @@ class Table:
         self.label: str | None = None
         self.classes: tuple[str, ...] | None = None
         self.strings: frozenset[str] = frozenset()
+        self.trouble: str | None = None
         self._mixed: Literal["str", "json"] = mixed
         self._columns: dict[str, Column] = {}
         self._missing: dict[str, list[str]] = {}
@@ -457,7 +482,7 @@ class Table:
         """Fix the fields.
 
         Raises:
-            ArgumentError: names that cannot be fields, or picture files that are not there.
+            ArgumentError: names that cannot be fields.
         """
         names = [name for name in self._columns if name != "key"]
         require(
@@ -479,7 +504,9 @@ class Table:
         require(bool(fields), f"expected columns with values, got {list(self._columns)}, at {self.path}")
         lost = sum(self._lost[name] for name in pictures)
         missing = [path for name in pictures for path in self._missing.get(name, ())]
-        require(not lost, f"expected picture files, got {lost} paths with no file: {few(missing, lost)}, at {self.path}")
+        if lost:
+            cure = f"; paths count from {os.path.dirname(self.path) or '.'}"
+            self.trouble = f"expected picture files, got no file at {lost} paths: {few(missing, lost)}, at {self.path}{cure}"
         self.fields = tuple(sorted(fields.values(), key=lambda field: field.name == "label"))
         strings = {
             self._raw[field.name] for field in self.fields if field.codec in {"image", "text"} or field.dtype == "str" or field.options
@@ -519,7 +546,8 @@ class Table:
         """Make a sample of a row, `nbytes` long in the file, pictures not counted."""
         sample: Sample = {}
         key = row.get("key") if self._keyed else None
-        error = None
+        error: DataError | None = None
+        notes: tuple[str, ...] = ()
         for field in self.fields:
             value = row.get(self._raw[field.name])
             if key is None and field.codec == "image":
@@ -528,8 +556,10 @@ class Table:
                 sample[field.name] = self._value(field, value)
             except DataError as caught:
                 error = error or caught
+            else:
+                notes += misnamed(value, sample[field.name]) if field.codec == "image" and value is not None else ()
         nbytes += sum(len(sample.get(field.name) or b"") for field in self.fields if field.codec == "image")
-        return Drawn(str(number if key is None else key), f"{self.path}:{line}", nbytes, error or sample)
+        return Drawn(str(number if key is None else key), f"{self.path}:{line}", nbytes, error or sample, notes)
 
     def _value(self, field: Field, value: Any) -> Any:
         if value is None:

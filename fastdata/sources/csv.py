@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -68,15 +68,19 @@ class Source(base.Source):
         self._header: list[str] = []
         self._table = base.Table(self._path, "str")
         line = 0
+        uneven = ""
         for line, _, cells in self._rows():
+            if wrong := self._wrong(cells):
+                uneven = uneven or f"{wrong}, at {path}:{line}"
+                continue
             self._table.add({name: _parse(cell) for name, cell in zip(self._header, cells, strict=True)}, line)
         base.require(bool(self._header), f"expected a header line, got an empty file, at {path}")
         base.require(line > 0, f"expected rows below the header {self._header}, got none, at {path}")
         self._table.settle()
         if self._table.label is not None:
             column = self._header.index(self._table.label)
-            self._table.name_classes(cells[column] or None for _, _, cells in self._rows())
-        self.fields, self.classes = self._table.fields, self._table.classes
+            self._table.name_classes(cells[column] or None for _, _, cells in self._rows() if not self._wrong(cells))
+        self.fields, self.classes, self.trouble = self._table.fields, self._table.classes, uneven or self._table.trouble
 
     def _rows(self) -> Iterator[tuple[int, int, list[str]]]:
         """Yield (line where it starts, bytes in the file, cells) of each row below the header."""
@@ -98,10 +102,6 @@ class Source(base.Source):
                     raise ArgumentError(f"expected cells for {header or 'the header'}, {found}, at {self._path}:{line}") from error
                 if not cells:
                     continue
-                if header and len(cells) != len(header):
-                    raise ArgumentError(
-                        f"expected {len(header)} cells for {header}, got {len(cells)}: {base.short(cells)}, at {self._path}:{line}"
-                    )
                 if header:
                     yield line, lines.position - position, cells
                 else:
@@ -109,6 +109,11 @@ class Source(base.Source):
                     base.require(
                         len(set(header)) == len(header), f"expected columns of different names, got {header}, at {self._path}:{line}"
                     )
+
+    def _wrong(self, cells: Sequence[str]) -> str:
+        """Say what is wrong with the number of cells; nothing where it is right."""
+        num = len(self._header)
+        return "" if len(cells) == num else f"expected {num} cells for {self._header}, got {len(cells)}: {base.short(list(cells))}"
 
     def _delimiter(self, header: str) -> str:
         bare = re.sub('"[^"]*"', "", header)
@@ -122,9 +127,13 @@ class Source(base.Source):
     def parts(self) -> Iterator[base.Part]:
         """List the rows; `detail` is the line and the cells."""
         for number, (line, nbytes, cells) in enumerate(self._rows()):
-            yield base.Part(json.dumps(cells), nbytes + self._table.pictures_nbytes(self._row(cells)), number, (nbytes, line, tuple(cells)))
+            pictures = 0 if self._wrong(cells) else self._table.pictures_nbytes(self._row(cells))
+            yield base.Part(json.dumps(cells), nbytes + pictures, number, (nbytes, line, tuple(cells)))
 
     def read(self, part: base.Part) -> Iterator[base.Drawn]:
         """Read the pictures that a row names."""
         nbytes, line, cells = part.detail
-        yield self._table.draw(self._row(cells), part.number, line, nbytes)
+        if wrong := self._wrong(cells):
+            yield base.Drawn(str(part.number), f"{self._path}:{line}", nbytes, DataError(wrong))
+        else:
+            yield self._table.draw(self._row(cells), part.number, line, nbytes)

@@ -10,6 +10,8 @@ from pathlib import Path
 from fastdata.sources import base
 from fastdata.types import Field
 
+_SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval"}
+
 
 def _has_picture(root: str, name: str) -> bool:
     return name.endswith("/") and any(base.is_picture(file) for file, _ in base.walk(root, Counter(), name))
@@ -40,6 +42,10 @@ class Source(base.Source):
         empty = [name[:-1] for name in folders if name not in filled]
         if empty:
             self.warnings.append(f"{len(empty)} folders without pictures are not classes: {base.few(empty, len(empty))}")
+        if {name.lower() for name in self.classes} <= _SPLITS:
+            self.warnings.append(
+                f"class folders are named as splits are: {base.few(self.classes, len(self.classes))}; pack each on its own"
+            )
         if all(name.isascii() and name.isdigit() for name in self.classes) and [*map(int, self.classes)] != [*range(len(self.classes))]:
             label, name = next((label, name) for label, name in enumerate(self.classes) if label != int(name))
             self.warnings.append(

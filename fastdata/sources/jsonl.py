@@ -69,7 +69,7 @@ class Source(base.Source):
         self._table.settle()
         if self._table.label is not None:
             self._table.name_classes(row.get(self._table.label) for row in self._objects())
-        self.fields, self.classes = self._table.fields, self._table.classes
+        self.fields, self.classes, self.trouble = self._table.fields, self._table.classes, self._table.trouble
 
     def _refuse_other_json(self) -> None:
         """Explain a JSON array and a pretty-printed object, which are JSON but not lines."""

@@ -1,7 +1,8 @@
 """The contract of a store, bytes <-> disk by index, and the one place that knows about open handles, processes and locks.
 
 A file of this folder defines `SUFFIX`, a class `Writer` and a class `Reader` derived from the ones here. A shard is one file
-`<number><SUFFIX>`, or with an empty suffix one folder. A store knows the form of a field (dtype, shape, dense or ragged) and no codec; it
+`<number><SUFFIX>`, or with an empty suffix one folder. `TRUSTING = True` says that the store's library follows what a file says without
+checks, so that damaged bytes may end the process. A store knows the form of a field (dtype, shape, dense or ragged) and no codec; it
 imports no torch.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import zlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +25,8 @@ from fastdata.types import Array, Buffer, Field, Int64Array, Record, Values
 
 MAX_OPEN = 128
 """Shards that a process keeps open: well under the usual limit of 1,024 open files, several datasets included."""
+
+_READ_NBYTES = 4 << 20
 
 
 class Writer(ABC):
@@ -275,6 +279,15 @@ class Shards:
 
 
 _NOTHING = np.empty(0, dtype=np.uint8)
+
+
+def crc32(path: Path) -> int:
+    """Checksum of a file, read in pieces."""
+    value = 0
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(_READ_NBYTES):
+            value = zlib.crc32(piece, value)
+    return value
 
 
 def check_size(path: Path, nbytes: int) -> None:

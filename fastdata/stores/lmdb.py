@@ -22,6 +22,7 @@ from fastdata.stores.base import sync, to_elements
 from fastdata.types import Array, Buffer, Field, Int64Array, Record, Values, nbytes
 
 SUFFIX = ".lmdb"
+TRUSTING = True
 _FIRST_MAP_NBYTES = 64 << 20  # doubled whenever it is full
 _COMMIT_NBYTES = 16 << 20  # per transaction: its pages stay in memory until it ends
 _MAX_NBYTES = 0xFFFFFFFF  # LMDB keeps the size of a value in 32 bits
@@ -117,7 +118,7 @@ class Reader(BaseReader):
         self._path = path
         try:
             self._shared = _shared(path, fields)
-            with self._shared.environment.begin() as transaction:
+            with _transaction(self._shared.environment) as transaction:
                 for field in fields:
                     entries = transaction.stat(self._shared.databases[field.name])["entries"]
                     if entries > num_samples:
@@ -131,7 +132,7 @@ class Reader(BaseReader):
 
         database = self._shared.databases[field.name]
         try:
-            with self._shared.environment.begin() as transaction:
+            with _transaction(self._shared.environment) as transaction:
                 found = [transaction.get(row.to_bytes(8, "big"), db=database) for row in rows.tolist()]
         except lmdb.Error as error:
             raise ShardError(f"expected values of field {field.name!r}, got {error}, at {self._path}") from error
@@ -157,26 +158,49 @@ class _Environment:
 
 # LMDB refuses to open one file twice in a process, and two datasets may well name the same folder: they share it.
 _open: weakref.WeakValueDictionary[tuple[int, int], _Environment] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
+_gate = threading.Condition()  # held while a file is opened, a transaction is counted in or out, and during a fork
+_active = 0  # transactions under way
+_FORK_WAITS_S = 10  # for transactions, which take milliseconds; longer only where a reader itself forks
 
 
 def _shared(path: Path, fields: Sequence[Field]) -> _Environment:
     """The environment of a file, opened unless it is."""
     status = path.stat()
-    with _lock:
+    with _gate:
         environment = _open.get((status.st_dev, status.st_ino))
         if environment is None:
             environment = _open[status.st_dev, status.st_ino] = _Environment(path, fields)
         return environment
 
 
+@contextmanager
+def _transaction(environment: Any) -> Iterator[Any]:
+    """A read transaction that no fork falls into."""
+    global _active
+    with _gate:
+        _active += 1
+    try:
+        with environment.begin() as transaction:
+            yield transaction
+    finally:
+        with _gate:
+            _active -= 1
+            _gate.notify_all()
+
+
+def _before_fork() -> None:
+    """Wait for transactions of other threads: a child that inherits one could never close the environment, and closing would wait for ever."""
+    _gate.acquire()
+    _gate.wait_for(lambda: not _active, _FORK_WAITS_S)
+
+
 def _after_fork() -> None:
     """Close what a child inherited, so that it can open the file for itself; without a lock file the parent's is untouched."""
-    global _lock
-    _lock = threading.Lock()
+    global _gate, _active
+    _gate, _active = threading.Condition(), 0
     for environment in list(_open.values()):
         environment.environment.close()
     _open.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=lambda: _gate.release(), after_in_child=_after_fork)

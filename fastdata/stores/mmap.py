@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fastdata.errors import DataError
 from fastdata.stores.base import ArrayReader, ArraySpool, sync
 from fastdata.stores.base import Writer as BaseWriter
 from fastdata.types import Array, Field, Record
@@ -47,6 +48,8 @@ class Writer(BaseWriter):
                 target = spool.path.with_name(f"{spool.field.name}.offsets.npy")
                 np.save(target, offsets, allow_pickle=False)
                 sync(target)
+        if not self._spools:
+            (self.path / "empty").touch()  # all values are in columns, and a shard is what has files
         sync(self.path)
         return {}
 
@@ -59,6 +62,8 @@ class Writer(BaseWriter):
 def _write_header(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     """Put the header of a .npy file before elements that are there."""
     text = f"{{'descr': {np.lib.format.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    if len(text) > _HEADER_NBYTES - 11:
+        raise DataError(f"expected a shape whose description has {_HEADER_NBYTES - 11} characters, got {text}, at {path}; use --to lmdb")
     head = b"\x93NUMPY\x01\x00" + (_HEADER_NBYTES - 10).to_bytes(2, "little")
     with open(path, "r+b") as file:
         file.write(head + text.encode().ljust(_HEADER_NBYTES - 11) + b"\n")

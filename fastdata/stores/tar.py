@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from fastdata.types import Array, Field, Int64Array, Record, Values, nbytes
 
 SUFFIX = ".tar"
 _BLOCK = 512
+_NAME_NBYTES = 100  # of a ustar header
 _MAX_NBYTES = 8 << 30  # what the twelve octal digits of a ustar header hold
 
 
@@ -34,32 +36,36 @@ class Writer(BaseWriter):
         self._at = 0
         self._num = 0
         self._offsets: dict[str, list[int]] = {field.name: [] for field in fields}
+        self._prefixes = _prefixes(fields)
+        taken = {f"{self._prefixes[field.name]}json" for field in fields if field.codec == "json"}
+        self._scalars = next(name for name in ("json", "scalars.json", "_scalars.json") if name not in taken)
 
     def append(self, record: Record) -> None:
         """Write the payloads, then the label as .cls, then all other scalars as one .json."""
         members: list[tuple[str | None, str, bytes | bytearray | memoryview]] = []
-        taken: set[str] = set()
         for name, value in record.values.items():
             if value is None:
                 continue
             data: bytes | bytearray | memoryview = _with_header(value.data) if isinstance(value.data, np.ndarray) else value.data
             if nbytes(data) >= _MAX_NBYTES:
                 raise DataError(f"expected a value under 8 GiB in a tar, got {nbytes(data)} bytes, at field {name!r}; use --to mmap")
-            extension = value.extension if value.extension not in taken else f"{name}.{value.extension}"
-            taken.add(value.extension)
-            members.append((name, extension, data))
+            members.append((name, self._prefixes[name] + value.extension, data))
         scalars = {name: value for name, value in record.scalars.items() if value is not None}
         if isinstance(label := scalars.get("label"), int):
             del scalars["label"]
             members.append((None, "cls", b"%d" % label))
         if scalars:
-            extension = "scalars.json" if "json" in taken else "json"
-            members.append((None, extension, json.dumps(scalars, separators=(",", ":")).encode()))
+            members.append((None, self._scalars, json.dumps(scalars, separators=(",", ":")).encode()))
         if not members:
             members.append((None, "json", b"{}"))
+        names = [f"{self.stem}-{self._num:06d}.{extension}" for _, extension, _ in members]
+        if len(longest := max(names, key=len)) > _NAME_NBYTES:
+            raise DataError(
+                f"expected a name of at most {_NAME_NBYTES} characters in a tar, got {longest!r}; use a shorter name of the field"
+            )
         offsets = dict.fromkeys(self._offsets, -1)
-        for field, extension, data in members:
-            at = self._write(f"{self.stem}-{self._num:06d}.{extension}", data)
+        for name, (field, _, data) in zip(names, members, strict=True):
+            at = self._write(name, data)
             if field is not None:
                 offsets[field] = at
         for field, at in offsets.items():
@@ -90,16 +96,29 @@ class Writer(BaseWriter):
         self._file.close()
 
 
+def _prefixes(fields: Sequence[Field]) -> dict[str, str]:
+    """What stands before each field's extension: nothing for the first field of a kind, else its name and a dot.
+
+    The manifest decides, not what a sample happens to hold. Raw pictures and arrays both are .npy, so an array beside pictures has its name.
+    """
+    prefixes: dict[str, str] = {}
+    kinds = {"ndarray"} if any(field.codec == "image" for field in fields) else set()
+    for field in fields:
+        prefixes[field.name] = f"{field.name}." if field.codec in kinds else ""
+        kinds.add(field.codec)
+    return prefixes
+
+
 class Reader(BaseReader):
     """Read members by offset, each with its header, so that something else in its place is noticed."""
 
     def __init__(self, path: Path, fields: Sequence[Field], num_samples: int, column: Callable[[str], Array]) -> None:
         self._path, self._column = path, column
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def __del__(self) -> None:
-        if file := getattr(self, "_file", None):
-            file.close()
+        if (descriptor := getattr(self, "_descriptor", None)) is not None:
+            os.close(descriptor)
 
     def read(self, field: Field, rows: Int64Array) -> Values:
         """Read in the order of the offsets, which a disk likes."""
@@ -116,17 +135,17 @@ class Reader(BaseReader):
     def _member(self, field: Field, offset: int, size: int) -> Array:
         """One member's data as elements; `size` without the header of an array."""
         # An array's member has a .npy header of 64 bytes times something before the `size` bytes of its elements.
-        block = os.pread(self._file.fileno(), _BLOCK + size + _NPY_HEADER, offset - _BLOCK)
+        block = os.pread(self._descriptor, _BLOCK + size + _NPY_HEADER, offset - _BLOCK)
         if block[257:262] != b"ustar":
             raise ShardError(f"expected a member of a tar, got {block[:8].hex(' ')}, at offset {offset} of {self._path}")
         is_array = block[:100].rstrip(b"\0").endswith(b".npy")
         header = _header_nbytes(block[_BLOCK : _BLOCK + 10]) if is_array else 0
-        if int(block[124:135], 8) != size + header:
-            raise ShardError(
-                f"expected a member of {size + header} bytes, got {int(block[124:135], 8)}, at offset {offset} of {self._path}"
-            )
+        digits = block[124:135]
+        if digits != b"%011o" % (size + header):
+            got = int(digits, 8) if re.fullmatch(rb"[0-7]{11}", digits) else digits.hex(" ")
+            raise ShardError(f"expected a member of {size + header} bytes, got {got}, at offset {offset} of {self._path}")
         if header > _NPY_HEADER:
-            block = os.pread(self._file.fileno(), _BLOCK + header + size, offset - _BLOCK)
+            block = os.pread(self._descriptor, _BLOCK + header + size, offset - _BLOCK)
         data = block[_BLOCK + header : _BLOCK + header + size]
         if len(data) != size:
             raise ShardError(f"expected {size} bytes, got {len(data)}, at offset {offset} of {self._path}: the shard ends early")

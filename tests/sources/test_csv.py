@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import tempfile
 import tracemalloc
 from pathlib import Path
@@ -105,8 +106,13 @@ def test_case_33_separators_line_ends_and_marks_read_right(tmp_path: Path, ends:
 @pytest.mark.parametrize(("row", "got"), [("1", 1), ("1,2,3", 3)])
 def test_case_33_missing_and_extra_cells_are_refused_with_line_and_columns(tmp_path: Path, row: str, got: int) -> None:
     path = write(tmp_path, f'x,y\n"1\n",2\n{row}\n')
-    with pytest.raises(ArgumentError, match=rf"expected 2 cells for \['x', 'y'\], got {got}: .*, at .*train.csv:4$"):
-        Csv(path)
+    source = Csv(path)
+    assert source.trouble is not None
+    assert re.fullmatch(rf"expected 2 cells for \['x', 'y'\], got {got}: .*, at .*train.csv:4", source.trouble)
+    good, bad = draw(source)
+    assert isinstance(good.sample, dict)
+    assert str(bad.sample).startswith(f"expected 2 cells for ['x', 'y'], got {got}: ")
+    assert bad.origin.endswith("train.csv:4")
 
 
 def test_case_33_paths_count_from_the_table_and_may_be_absolute_or_have_backslashes(tmp_path: Path) -> None:
@@ -120,10 +126,11 @@ def test_case_33_paths_count_from_the_table_and_may_be_absolute_or_have_backslas
 
 def test_case_33_missing_files_are_listed_before_work_starts(tmp_path: Path) -> None:
     path = write(tmp_path, "image,x\n1.jpg,0\n" + "".join(f"gone{i}.jpg,{i}\n" for i in range(12)), pictures=("1.jpg",))
-    with pytest.raises(
-        ArgumentError, match=r"got 12 paths with no file: 'gone0.jpg \(line 3\)', .*'gone9.jpg \(line 12\)' and 2 more, at "
-    ):
-        Csv(path)
+    source = Csv(path)
+    assert source.trouble is not None
+    assert re.search(r"got no file at 12 paths: 'gone0.jpg \(line 3\)', .*'gone9.jpg \(line 12\)' and 2 more, at ", source.trouble)
+    assert source.trouble.endswith(f"; paths count from {tmp_path}")
+    assert [isinstance(drawn.sample, dict) for drawn in draw(source)] == [True] + [False] * 12
 
 
 def test_a_file_that_vanishes_later_is_an_error_of_its_sample(tmp_path: Path) -> None:
