@@ -77,3 +77,10 @@ def test_asking_loads_no_torch() -> None:
     root = str(Path(fastdata.__file__).parents[1])
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
     assert found.stdout == "0 1 False\n"
+
+
+def test_a_world_without_a_rank_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ArgumentError, match="expected a rank beside WORLD_SIZE=2, got none"):
+        distributed.rank()

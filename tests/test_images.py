@@ -200,6 +200,8 @@ def test_configurations_are_values():
         lambda: CenterCrop(224, resize=0),
         lambda: Resize((3, -1)),
         lambda: Normalize((0, 0), (1, 1, 1)),
+        lambda: Normalize(0.5, 0.5),
+        lambda: Normalize((124, 116, 104), (58, 57, 57)),
         lambda: Normalize((0, 0, 0), (1, 0, 1)),
         lambda: Normalize((0, math.nan, 0), (1, 1, 1)),
     ],

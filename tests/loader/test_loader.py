@@ -555,6 +555,27 @@ def test_an_error_names_shard_sample_key_and_field(damaged: Path, workers: int) 
     key = fastdata.Dataset(damaged).column("key")[5]
     for word in ("sample 5", "00000.tar", repr(key), "field 'image'"):
         assert word in message
+    assert "Traceback" not in message
+    assert "\n" not in message
+
+
+def test_what_is_no_dataset_seed_or_epoch_is_refused(packed: dict[str, Path]) -> None:
+    dataset = open_photos(packed["tar"])
+    with pytest.raises(fastdata.ArgumentError, match=r"got the str 'out/'; open it with fastdata.Dataset"):
+        fastdata.DataLoader("out/")
+    with pytest.raises(fastdata.ArgumentError, match="expected a whole number, got 'a', at seed"):
+        fastdata.DataLoader(dataset, seed="a")  # type: ignore[arg-type]
+    with pytest.raises(fastdata.ArgumentError, match="sampler of at most 36 samples"):
+        fastdata.DataLoader(dataset, sampler=fastdata.samplers.Shuffle(37))
+    with pytest.raises(fastdata.ArgumentError, match="expected an epoch of at least 0, got -1"):
+        fastdata.DataLoader(dataset, shuffle=True).set_epoch(-1)
+    with pytest.raises(fastdata.ArgumentError, match=r"expected at least 1, got 2\.5, at batch_size"):
+        fastdata.DataLoader(dataset, 2.5)  # type: ignore[arg-type]
+    crop = fastdata.RandomResizedCrop(8)
+    with pytest.raises(fastdata.ArgumentError, match="expected a dict such as"):
+        fastdata.Dataset(packed["tar"], decode=crop)  # type: ignore[arg-type]
+    with pytest.raises(fastdata.ArgumentError, match="put it into a list"):
+        fastdata.Dataset(packed["tar"], batch_transforms=fastdata.Normalize((0, 0, 0), (1, 1, 1)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

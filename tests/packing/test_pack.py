@@ -733,3 +733,71 @@ def test_the_errors_of_a_pack_are_of_the_kinds_that_callers_catch(store: str, ow
     spoil(own_photos)
     with pytest.raises(ValueError, match="photos"):
         pack(own_photos, tmp_path / "out", to=store, workers=2)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_samples_of_scalars_alone_pack_into_every_store(store: str, tmp_path: Path) -> None:
+    pack([{"label": i % 3, "weight": i / 4} for i in range(10)], tmp_path / "out", to=store, workers=1)
+    batch = Dataset(tmp_path / "out").__getitems__(range(10)).batch
+    assert batch["label"].tolist() == [i % 3 for i in range(10)]
+    assert batch["weight"].tolist() == [i / 4 for i in range(10)]
+    assert verify(tmp_path / "out").problems == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rows_without_a_picture_or_with_too_many_cells_stop_a_pack_before_it_starts_or_are_skipped(
+    workers: int, own_photos: Path, tmp_path: Path
+) -> None:
+    """Case 33: missing files are listed before any work, and skipped only where that was asked."""
+    paths = [str(path) for path in listed(own_photos)[:3]]
+    table = tmp_path / "train.csv"
+    table.write_text(
+        "image,score\n" + "".join(f"{path},{i}\n" for i, path in enumerate([paths[0], "gone.jpg", paths[1]])) + f"{paths[2]},1,2\n"
+    )
+    with pytest.raises(ArgumentError, match="expected 2 cells"):
+        pack(table, tmp_path / "out", to="mmap", workers=workers)
+    assert not (tmp_path / "out").exists()
+    packed = pack(table, tmp_path / "out", to="mmap", workers=workers, on_error="skip")
+    assert (packed.num_samples, packed.rejected) == (2, 2)
+    rejects = [json.loads(line) for line in (tmp_path / "out/rejects.jsonl").read_text().splitlines()]
+    assert [reject["source"].rpartition(":")[2] for reject in rejects] == ["3", "5"]
+
+
+def test_pictures_named_as_another_format_are_counted(own_photos: Path, tmp_path: Path) -> None:
+    """Case 11."""
+    first, second = listed(own_photos)[:2]
+    Image.open(first).save(first.with_suffix(".tmp"), "PNG")
+    first.with_suffix(".tmp").rename(first)
+    second.rename(second.with_suffix(".JPEG"))
+    assert pack(own_photos, tmp_path / "out", to="tar", workers=1).notes == {"a picture named as another format": 1}
+
+
+def test_folders_named_as_splits_are_warned_of(make_photos: Callable[..., Path], own_photos: Path, tmp_path: Path) -> None:
+    for old, new in zip(sorted(own_photos.iterdir()), ("train", "val", "test"), strict=False):
+        old.rename(own_photos / new)
+    assert any("named as splits" in warning for warning in pack(own_photos, tmp_path / "out", to="tar", workers=1).warnings)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_masks_keep_their_codes_through_pack_and_load(store: str, tmp_path: Path) -> None:
+    codes = np.random.default_rng(0).integers(0, 256, (20, 30), dtype=np.uint8)
+    palette = Image.fromarray(codes, "L").convert("P")
+    palette.putpalette(list(range(255, -1, -1)) * 3)
+    Image.fromarray(np.dstack([codes] * 3)).save(tmp_path / "image.png")
+    for name, mask in (
+        ("p", palette),
+        ("la", Image.merge("LA", (Image.fromarray(codes), Image.new("L", (30, 20), 0)))),
+        ("l", Image.fromarray(codes)),
+    ):
+        mask.save(tmp_path / f"{name}.png")
+    (tmp_path / "all.csv").write_text("image,mask\nimage.png,p.png\nimage.png,la.png\nimage.png,l.png\n")
+    pack(tmp_path / "all.csv", tmp_path / "out", to=store, workers=1)
+    for sample in Dataset(tmp_path / "out"):
+        assert np.array_equal(sample["mask"], np.dstack([codes] * 3))
+
+
+def test_a_mask_of_codes_beyond_a_byte_is_refused(tmp_path: Path) -> None:
+    Image.fromarray(np.full((4, 4), 300, dtype=np.uint16)).save(tmp_path / "m.png")
+    (tmp_path / "all.csv").write_text("mask,label\nm.png,1\n")
+    with pytest.raises(DataError, match="expected a mask of codes from 0 to 255, got 300 to 300"):
+        pack(tmp_path / "all.csv", tmp_path / "out", to="mmap", workers=1)
