@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ app = typer.Typer(
 )
 _LINE_S = 5.0  # between lines of progress where there is no terminal
 _SHOWN = 20
-_INTERRUPTED = 130
+_INTERRUPTED = tuple(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _Out = Annotated[Path, typer.Argument(metavar="OUT", help="The dataset's folder.")]
@@ -215,12 +216,19 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value))
 
 
+def _end(number: int, _: object) -> NoReturn:
+    """End as by Ctrl-C, so that nothing unfinished is left."""
+    sys.exit(128 + number)
+
+
 def main() -> NoReturn:
     """Run the command line; a user's mistake is one sentence and exit code 2, trouble with data or disk one sentence and 1."""
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, _end)
     try:
         app()
     except SystemExit as end:
-        if end.code == _INTERRUPTED:
+        if end.code in _INTERRUPTED:
             print("interrupted: nothing unfinished was left", file=sys.stderr)
         raise
     except FastdataError as error:

@@ -131,7 +131,10 @@ class Base(ABC):
 
     def __getitems__(self, tickets: Sequence[int] | Int64Array) -> Samples:
         """Load a batch; PyTorch's loader calls this with all indices of a batch."""
-        indices, nonces, padding = seeding.split_tickets(np.asarray(tickets, dtype=np.int64))
+        given = np.asarray(tickets)
+        if given.size and given.dtype.kind not in "iu":
+            raise TypeError(f"expected indices, got {given.dtype}")
+        indices, nonces, padding = seeding.split_tickets(given.astype(np.int64))
         indices = np.where(indices < 0, indices + len(self), indices)
         if len(indices) and not 0 <= indices.min() <= indices.max() < len(self):
             raise IndexError(f"expected indices under {len(self)}, got {indices.min()} to {indices.max()}")
@@ -293,12 +296,15 @@ class Dataset(Base):
 
     def __getstate__(self) -> dict[str, Any]:
         names = ("path", "_fields", "_decode", "_transform", "_batch_transforms", "_on_error")
-        return {**{name: self.__dict__[name] for name in names}, "generation": self._manifest.generation}
+        opened = (self._manifest.generation, self._manifest.fingerprint)
+        return {**{name: self.__dict__[name] for name in names}, "opened": opened}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        generation = state.pop("generation")
+        generation, fingerprint = state.pop("opened")
         self.__dict__.update(state)
         self._open(generation)
+        if self._manifest.fingerprint != fingerprint:
+            raise DatasetError(f"expected the dataset that was opened, got another in its place, at {self.path}: open it again")
 
     def __repr__(self) -> str:
         return f"Dataset({str(self.path)!r}, {len(self)} samples, {self._manifest.store}, {', '.join(self.outputs)})"
@@ -307,7 +313,10 @@ class Dataset(Base):
     def _shards(self) -> Shards:
         table = ShardTable(self.path, self._manifest)
         payloads = [codec.field for codec in self._codecs.values() if codec.payload]
-        return Shards(self._manifest.store, self.path, payloads, table.first, table.num_samples, table.files, self._columns.slice)
+        files, column, check = table.files, self._columns.slice, self._columns.check_unchanged
+        shards = Shards(self._manifest.store, self.path, payloads, table.first, table.num_samples, files, column, check)
+        check()
+        return shards
 
     def __len__(self) -> int:
         return self._manifest.num_samples

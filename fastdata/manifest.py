@@ -207,6 +207,25 @@ class Columns(Mapping[str, Array]):
     def __init__(self, root: Path, manifest: Manifest) -> None:
         self._root, self._manifest = root, manifest
         self._arrays: dict[str, Array] = {}
+        self._files: dict[tuple[str, int], Array] = {}
+        self._identity = self._identify()
+
+    def _identify(self) -> tuple[int, int, int] | None:
+        """Tell the manifest's file from any that takes its place."""
+        try:
+            status = os.stat(self._root / "manifests" / f"{self._manifest.generation}.json")
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino, status.st_mtime_ns
+
+    def check_unchanged(self) -> None:
+        """Refuse to open one more file of a dataset that was replaced meanwhile: old columns and new payloads do not go together.
+
+        Raises:
+            DatasetError: it was replaced or removed.
+        """
+        if self._identify() != self._identity:
+            raise DatasetError(f"expected the dataset that was opened, got another in its place, at {self._root}: open it again")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._manifest.columns)
@@ -249,7 +268,7 @@ class Columns(Mapping[str, Array]):
             places = np.flatnonzero((rows >= segment.first) & (rows < segment.first + segment.num_samples))
             if not len(places):
                 continue
-            data, offsets = self._open(f"{name}", segment), self._open(f"{name}.offsets", segment)
+            data, offsets = self._open(name, segment), self._open(f"{name}.offsets", segment)
             fits = data.dtype == np.uint8 and offsets.dtype == np.int64 and len(offsets) == segment.num_samples + 1
             if not fits or offsets[-1] != len(data) or (whole and (offsets[0] or (offsets[1:] < offsets[:-1]).any())):
                 where = f"{self._root}/columns/{segment.generation}/{name}.offsets.npy"
@@ -282,7 +301,13 @@ class Columns(Mapping[str, Array]):
         return array
 
     def _open(self, name: str, segment: Segment) -> Array:
-        return open_array(self._root / "columns" / str(segment.generation) / f"{name}.npy")
+        """One file of a column, opened once."""
+        file = self._files.get((name, segment.generation))
+        if file is None:
+            self.check_unchanged()
+            path = self._root / "columns" / str(segment.generation) / f"{name}.npy"
+            file = self._files[name, segment.generation] = open_array(path)
+        return file
 
 
 def open_array(path: Path) -> Array:
@@ -339,12 +364,12 @@ class ShardTable:
             raise DatasetError(f"expected shards that cover {self._manifest.num_samples} samples in a row, got others, at {self._root}")
         return starts.astype(np.int64)
 
-    @property
+    @lazy
     def first(self) -> Int64Array:
         """Index of each shard's first sample, int64 [num_shards]."""
         return self.rows["first"][self._starts].astype(np.int64)
 
-    @property
+    @lazy
     def num_samples(self) -> Int64Array:
         """Samples of each shard, int64 [num_shards]."""
         return self.rows["num_samples"][self._starts].astype(np.int64)

@@ -20,6 +20,9 @@ _ANY = re.compile(b"|".join(b"(?P<%s>%s)" % (name.encode(), magic) for name, mag
 FORMATS = tuple(_MAGIC)
 """Formats that are known, by the names in the column `<field>.encoding`."""
 
+MAX_PIXELS = 178_956_970
+"""A picture with more is refused before memory is taken: half a GiB of RGB, where Pillow refuses too."""
+
 HEAD_NBYTES = 16
 """Bytes that tell the format."""
 

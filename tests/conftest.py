@@ -100,6 +100,7 @@ class Made:
             counts,
             lambda shard: self.names[shard],
             lambda name, start, stop: columns[name][start:stop],
+            lambda: None,
         )
 
     def paths(self) -> list[Path]:

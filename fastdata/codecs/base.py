@@ -27,6 +27,9 @@ class Codec(ABC):
     def __init__(self, field: Field) -> None:
         self.field = field
 
+    def load_libraries(self) -> None:  # noqa: B027
+        """Import what encoding needs: once, before workers are forked, and not in each of them, where an import lock may be held for ever."""
+
     @abstractmethod
     def encode(self, value: Any) -> Encoded:
         """Encode and validate one value, while packing.

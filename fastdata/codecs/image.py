@@ -25,16 +25,13 @@ import numpy as np
 
 from fastdata.codecs import base
 from fastdata.errors import ArgumentError, DataError
-from fastdata.pictures import FORMATS, HEAD_NBYTES, picture_format
+from fastdata.pictures import FORMATS, HEAD_NBYTES, MAX_PIXELS, picture_format
 from fastdata.types import Array, Encoded, Field
 
 if TYPE_CHECKING:
     from PIL import Image
 
 Interpolation = Literal["antialias", "bilinear", "nearest"]
-
-MAX_PIXELS = 178_956_970
-"""A picture with more is refused before memory is taken: half a GiB of RGB, where Pillow refuses too."""
 
 AREA_ABOVE = 1.75
 """Shrinking by more than this is done by area, less by bilinear interpolation: 47.8 dB against Pillow's antialiased resize, where area
@@ -87,6 +84,13 @@ class Codec(base.Codec):
         if self._mask and self._image == "jpeg":
             self._image = "png"
 
+    def load_libraries(self) -> None:
+        import cv2  # noqa: F401
+        import simplejpeg  # noqa: F401
+        from PIL import Image  # noqa: F401
+
+        _turbojpeg()
+
     def encode(self, value: Any) -> Encoded:
         """Encode one picture, decoding all of it to be sure that it can be.
 
@@ -108,6 +112,7 @@ class Codec(base.Codec):
         if is_file and size == (width, height) and (self._image == "keep" or (self._image == encoding and not again)):
             return self._encoded(value, encoding, orientation, pixels, notes)
         if size != (width, height):
+            _check_size(*size)
             pixels = _resize_to_store(pixels, size, self._mask)
         target = self._image
         if target == "keep":

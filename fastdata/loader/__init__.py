@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pickle import PicklingError
 from typing import Any
 
@@ -78,6 +80,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             raise ArgumentError(f"expected 'auto' or at least 0, got {num_workers!r}, at num_workers")
         self.seed, self.tail, self.shuffle = seed, tail, shuffle
         self.num_errors = 0
+        self._running: weakref.ref[Generator[Any, None, None]] | None = None
         self.errors: list[str] = []
         batches: Batches | None = batch_sampler if isinstance(batch_sampler, Batches) else None
         if batch_sampler is None and not iterable:
@@ -92,7 +95,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if collate_fn is None and batch_size is not None:
             collate_fn = Collate(valid=batches is not None and batches.tail == "exact")
         if generator is None and seed is not None:
-            generator = torch.Generator().manual_seed(seed)
+            generator = torch.Generator().manual_seed(seed & (1 << 63) - 1)
         with_workers: dict[str, Any] = {}
         if num_workers:
             with_workers = {
@@ -129,6 +132,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 return
 
     def __iter__(self) -> Any:
+        running = self._running() if self._running else None
+        if running is not None and inspect.getgeneratorstate(running) != inspect.GEN_CLOSED:
+            # Persistent workers serve one pass: a second one at the same time gets workers of its own.
+            self._iterator = None
         try:
             with warnings.catch_warnings():
                 # torch warns beside the error, which says less and speaks of Python 3.14 alone.
@@ -142,9 +149,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 f"expected dataset, transforms, collate_fn and worker_init_fn that workers can be sent, got {error}; define them at the top "
                 "level of a module, not as a lambda or inside of a function, or use multiprocessing_context='fork'"
             ) from error
-        return self._counted(passing)
+        counted = self._counted(passing)
+        self._running = weakref.ref(counted)
+        return counted
 
-    def _counted(self, passing: Iterator[Any]) -> Iterator[Any]:
+    def _counted(self, passing: Any) -> Generator[Any, None, None]:
         """Pass batches on, and take out what they tell of samples that failed."""
         try:
             for batch in passing:
@@ -157,6 +166,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 yield batch
         except Exception as error:
             if self.num_workers:
+                if not all(worker.is_alive() for worker in getattr(passing, "_workers", ())):
+                    self._iterator = None  # persistent workers that died serve no other pass
                 # torch's frame that raises a worker's error also holds it. Collected as a cycle, queues go before workers, and each of these is
                 # waited for 5 s in vain.
                 traceback.clear_frames(error.__traceback__)

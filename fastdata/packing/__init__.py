@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import itertools
 import os
@@ -18,18 +19,22 @@ from typing import Any
 
 from fastdata import manifest as manifests
 from fastdata import registry
+from fastdata.codecs import open_codec
 from fastdata.errors import ArgumentError, DataError, DatasetError, FastdataError
 from fastdata.manifest import Manifest
 from fastdata.packing.base import Job, Packed, Progress, ShardSummary, Status, Task
 from fastdata.packing.commit import commit
 from fastdata.packing.engine import run
-from fastdata.packing.plan import MAX_SHARD_NBYTES, default_shard_nbytes, plan, survey
+from fastdata.packing.plan import MAX_SHARD_NBYTES, Listing, default_shard_nbytes, plan, survey
 from fastdata.packing.shard import draw, pack_shard
+from fastdata.pictures import MAX_PIXELS
 from fastdata.sources import open_source
 from fastdata.sources.base import Drawn
 from fastdata.stores.base import sync
 from fastdata.types import Field
 
+_LOCK_WAITS_S = 3  # for the workers of a killed pack to end, which hold its lock until then
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of linux/fcntl.h and linux/fs.h
 _IMAGE_FORMS = ("jpeg", "keep", "png", "raw")
 _UNITS = {
     "": 1,
@@ -98,7 +103,7 @@ def pack(
         FastdataError: a worker died.
     """
     started = time.monotonic()
-    target = Path(os.path.abspath(dest))
+    target = Path(os.path.realpath(dest))
     workers = _check_choices(to, image, on_error, workers, quality)
     pictures = _picture_options(image, resize_short, resize_long, resize, quality, background)
     shard_nbytes = None if shard_size is None else parse_nbytes(shard_size, "--shard-size")
@@ -119,7 +124,7 @@ def pack(
     if shard_nbytes is None:
         shard_nbytes = default_shard_nbytes(listing.nbytes) if listing else MAX_SHARD_NBYTES
     options = {
-        "source": listing.sha256 if listing else None,
+        "source": listing.sha256 if listing and opened.comparable else None,
         "source_kind": type(opened).__module__.rpartition(".")[2],
         "to": to,
         "shard_size": shard_nbytes,
@@ -133,9 +138,8 @@ def pack(
     total = listing.nbytes if listing else 0
     try:
         with _claimed(folder):
-            summaries, finished = _pack_into(
-                job, target, options, shard_nbytes, workers, lambda num, nbytes: progress and progress(Progress(num, nbytes, total))
-            )
+            tick = lambda num, nbytes: progress and progress(Progress(num, nbytes, total))  # noqa: E731
+            summaries, finished = _pack_into(job, target, options, listing, shard_nbytes, workers, tick)
     except FastdataError:
         raise
     except OSError as error:
@@ -159,11 +163,17 @@ def pack(
 
 
 def _pack_into(
-    job: Job, target: Path, options: Mapping[str, Any], shard_nbytes: int, workers: int, tick: Callable[[int, int], object]
+    job: Job,
+    target: Path,
+    options: Mapping[str, Any],
+    listing: Listing | None,
+    shard_nbytes: int,
+    workers: int,
+    tick: Callable[[int, int], object],
 ) -> tuple[list[ShardSummary], Manifest]:
     """Pack all shards into the partial folder, finish it and give it its name; leave nothing behind otherwise."""
     try:
-        summaries = sorted(_pack_shards(job, shard_nbytes, workers, tick), key=lambda summary: summary.number)
+        summaries = sorted(_pack_shards(job, listing, shard_nbytes, workers, tick), key=lambda summary: summary.number)
         kept = [summary for summary in summaries if summary.num_samples]
         if not kept:
             rejects = [reject for summary in summaries for reject in summary.rejects]
@@ -177,13 +187,19 @@ def _pack_into(
     return summaries, finished
 
 
-def _pack_shards(job: Job, shard_nbytes: int, workers: int, tick: Callable[[int, int], object]) -> Iterator[ShardSummary]:
+def _pack_shards(
+    job: Job, listing: Listing | None, shard_nbytes: int, workers: int, tick: Callable[[int, int], object]
+) -> Iterator[ShardSummary]:
     """Pack all shards; summaries come as they are done."""
-    if job.source.splits:
-        yield from run(partial(_pack_task, job), plan(job.source, shard_nbytes, job.shuffle), workers, tick)
+    if listing is not None:
+        tasks = plan(job.source, shard_nbytes, job.shuffle, listing)
+        if workers > 1:
+            for field in job.fields:
+                open_codec(field).load_libraries()
+        yield from run(partial(_pack_task, job), tasks, workers, tick)
         return
     # What comes out of an iterator exists in this process alone, and its sizes are known as it comes.
-    samples = iter(draw(job, Task(0, tuple(job.source.parts()))))
+    samples = itertools.chain.from_iterable(map(job.source.read, job.source.parts()))
     for number in itertools.count():
         group = _Group(samples, shard_nbytes)
         yield from run(lambda _, status, n=number, g=group: pack_shard(job, n, g, status), [None], 1, tick)  # type: ignore[misc]
@@ -209,7 +225,7 @@ class _Group:
 
 def _pack_task(job: Job, task: Task, status: Status) -> ShardSummary:
     """Pack one shard in a worker."""
-    return pack_shard(job, task.number, draw(job, task), status)
+    return pack_shard(job, task.number, draw(job, task, status), status)
 
 
 def usable_cpus() -> int:
@@ -224,7 +240,8 @@ def parse_nbytes(value: int | str, where: str) -> int:
         ArgumentError: it is none, or not positive.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(value).strip())
-    size = int(float(match[1]) * _UNITS[match[2].upper()]) if match and match[2].upper() in _UNITS else 0
+    known = match is not None and match[2].upper() in _UNITS and len(match[1]) < 30
+    size = int(float(match[1]) * _UNITS[match[2].upper()]) if match and known else 0
     if size < 1:
         raise ArgumentError(f"expected a size such as 256MB or 1GiB, got {value!r}, at {where}")
     return size
@@ -265,6 +282,8 @@ def _picture_options(
         resized = {"long": long}
     if resized and not all(1 <= side <= 65535 for side in resized.values()):
         raise ArgumentError(f"expected 1 to 65535 pixels, got {resized}, at {named[0]}")
+    if resized and resized.get("height", 1) * resized.get("width", 1) > MAX_PIXELS:
+        raise ArgumentError(f"expected a picture of at most {MAX_PIXELS} pixels, got {resized}, at {named[0]}")
     match = re.fullmatch(r"#?([0-9a-fA-F]{6})", background)
     if not match:
         raise ArgumentError(f"expected a colour such as #ffffff, got {background!r}, at --background")
@@ -282,11 +301,13 @@ def _with_pictures(field: Field, pictures: Mapping[str, Any]) -> Field:
 
 
 def _check_places(source: Any, target: Path) -> None:
-    """Refuse a target inside of its source, or where no folder can be made."""
+    """Refuse a target inside of its source, one that is a whole file system, or where no folder can be made."""
     if isinstance(source, (str, Path)):
         inside = Path(os.path.realpath(source))
-        if inside.is_dir() and (Path(os.path.realpath(target)) == inside or inside in Path(os.path.realpath(target)).parents):
+        if inside.is_dir() and (target == inside or inside in target.parents):
             raise ArgumentError(f"expected a target outside of the source, got {target} inside of {source}, at OUT")
+    if os.path.ismount(target):
+        raise ArgumentError(f"expected a folder that can be renamed, got the mount point {target}, at OUT; name a folder inside of it")
     parent = next(p for p in target.parents if p.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise ArgumentError(f"expected a folder that can be written to, got {parent}, at OUT")
@@ -308,12 +329,14 @@ def _compare(target: Path, options: Mapping[str, Any], overwrite: bool) -> Packe
         return None
     there = manifests.load(target)
     differing = [
-        "source (its files have changed, or it is another one)"
-        if name == "source"
-        else f"{name} (there {there.options.get(name)!r}, asked {value!r})"
+        f"{name} (there {there.options.get(name)!r}, asked {value!r})"
         for name, value in options.items()
-        if there.options.get(name) != value or (name == "source" and value is None)
+        if name != "source" and there.options.get(name) != value
     ]
+    if options["source"] is None:
+        differing.append("source (objects of Python cannot be compared)")
+    elif there.options.get("source") != options["source"]:
+        differing.append("source (its files have changed, or it is another one)")
     if differing:
         raise DatasetError(
             f"expected the arguments of the dataset that is there, got other {', '.join(differing)}, at {target}; --overwrite replaces it"
@@ -341,29 +364,52 @@ def _claimed(folder: Path) -> Iterator[None]:
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = folder.with_name(f".{folder.name}.lock")
     with contextlib.ExitStack() as stack:
+        deadline = time.monotonic() + _LOCK_WAITS_S
         while True:
             file = stack.enter_context(open(lock, "wb"))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise DatasetError(f"expected to be alone, got another pack that is writing, at {folder}") from error
-            if lock.exists() and os.path.samestat(os.fstat(file.fileno()), os.stat(lock)):
-                break  # else its last owner has just removed it
-        shutil.rmtree(folder, ignore_errors=True)
-        for name in ("shards", "journal"):
-            (folder / name).mkdir(parents=True)
+                if lock.exists() and os.path.samestat(os.fstat(file.fileno()), os.stat(lock)):
+                    break  # else its last owner has just removed it
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise DatasetError(f"expected to be alone, got another pack that is writing, at {folder}") from error
+                time.sleep(_LOCK_WAITS_S / 30)
         try:
+            _remove_unfinished(folder)
+            for name in ("journal", "shards"):
+                (folder / name).mkdir(parents=True)
             yield
         finally:
             lock.unlink(missing_ok=True)
 
 
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what an earlier pack left, and nothing else that may have its name.
+
+    Raises:
+        DatasetError: something else is there.
+    """
+    if folder.is_dir() and not folder.is_symlink() and {"journal", "manifest.json"} & {path.name for path in folder.iterdir()}:
+        shutil.rmtree(folder)
+    elif os.path.lexists(folder):
+        raise DatasetError(f"expected an unfinished dataset or nothing, got something else, at {folder}: move it away")
+
+
 def _move(folder: Path, target: Path) -> None:
-    """Give a finished dataset its name; one that is there goes first."""
-    old = target.with_name(target.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)
-    if target.exists():
+    """Give a finished dataset its name; one that is there gets the partial folder's, in one step where the system can, and is removed."""
+    if not target.exists():
+        os.rename(folder, target)
+    elif not _exchange(folder, target):
+        old = target.with_name(f".{target.name}.{os.getpid()}.old")
         os.rename(target, old)
-    os.rename(folder, target)
+        os.rename(folder, target)
+        shutil.rmtree(old, ignore_errors=True)
     sync(target.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange the names of two folders, so that no moment is without either; False where system or file system cannot."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
+    return renameat2 is not None and renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0

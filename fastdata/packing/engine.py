@@ -143,6 +143,9 @@ def _serve(connection: Any, function: Callable[[Any, Status], Any], status: _Sha
     os.environ["OPENCV_FOR_THREADS_NUM"] = "1"
     if "cv2" in sys.modules:
         sys.modules["cv2"].setNumThreads(0)
+    if "torch" in sys.modules:
+        # A dataset of the caller's may use it, and would wait for ever for threads that a fork leaves behind.
+        sys.modules["torch"].set_num_threads(1)
     while True:
         try:
             task = connection.recv()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fastdata.errors import DatasetError
 from fastdata.packing.base import Task
 from fastdata.seeding import hash_text, permute
 from fastdata.sources.base import Part, Source
@@ -26,14 +27,29 @@ class Listing:
     sha256: str
 
 
+class _Count:
+    """A listing while it grows."""
+
+    def __init__(self) -> None:
+        self._state, self._num, self._nbytes = hashlib.sha256(), 0, 0
+
+    def add(self, part: Part) -> Part:
+        """Count one more part, and give it back."""
+        name = part.name.encode("utf-8", "surrogateescape")
+        self._state.update(f"{len(name)}:{part.nbytes}:".encode() + name)
+        self._num, self._nbytes = self._num + 1, self._nbytes + part.nbytes
+        return part
+
+    def listing(self) -> Listing:
+        return Listing(self._num, self._nbytes, f"sha256:{self._state.hexdigest()}")
+
+
 def survey(source: Source) -> Listing:
     """Go over the parts once."""
-    state, num, total = hashlib.sha256(), 0, 0
+    count = _Count()
     for part in source.parts():
-        name = part.name.encode("utf-8", "surrogateescape")
-        state.update(f"{len(name)}:{part.nbytes}:".encode() + name)
-        num, total = num + 1, total + part.nbytes
-    return Listing(num, total, f"sha256:{state.hexdigest()}")
+        count.add(part)
+    return count.listing()
 
 
 def default_shard_nbytes(total: int) -> int:
@@ -41,9 +57,14 @@ def default_shard_nbytes(total: int) -> int:
     return min(MAX_SHARD_NBYTES, max(MIN_SHARD_NBYTES, -(-total // _SHARDS)))
 
 
-def plan(source: Source, shard_nbytes: int, shuffle: int | None) -> Iterator[Task]:
-    """Group parts, in order or shuffled, into shards of at most `shard_nbytes`, or of one part where that alone is larger."""
-    parts: Iterable[Part] = source.parts()
+def plan(source: Source, shard_nbytes: int, shuffle: int | None, surveyed: Listing) -> Iterator[Task]:
+    """Group parts, in order or shuffled, into shards of at most `shard_nbytes`, or of one part where that alone is larger.
+
+    Raises:
+        DatasetError: at the end, when the parts are not those that were surveyed: the source has changed meanwhile.
+    """
+    count = _Count()
+    parts: Iterable[Part] = map(count.add, source.parts())
     if shuffle is not None:
         listed = list(parts)
         order = permute(np.arange(len(listed)), len(listed), shuffle, hash_text("parts"))
@@ -56,5 +77,11 @@ def plan(source: Source, shard_nbytes: int, shuffle: int | None) -> Iterator[Tas
             group, total, number = [], 0, number + 1
         group.append(part)
         total += part.nbytes
+    if (found := count.listing()) != surveyed:
+        what = f"{surveyed.num_parts} parts of {surveyed.nbytes} bytes"
+        got = (
+            "others" if (found.num_parts, found.nbytes) == (surveyed.num_parts, surveyed.nbytes) else f"{found.num_parts} of {found.nbytes}"
+        )
+        raise DatasetError(f"expected the {what} that were listed first, got {got}: the source changed while it was packed")
     if group:
         yield Task(number, tuple(group))

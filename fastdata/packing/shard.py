@@ -23,9 +23,10 @@ from fastdata.stores.base import crc32, sync
 from fastdata.types import Array, Buffer, Encoded, Record, nbytes
 
 
-def draw(job: Job, task: Task) -> Iterator[Drawn]:
+def draw(job: Job, task: Task, status: Status) -> Iterator[Drawn]:
     """The samples of a task, in the order in which they are packed."""
     for part in task.parts:
+        status.at(part.name)
         yield from job.source.read(part) if job.shuffle is None else _shuffled(job, part, job.shuffle)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,13 @@ import numpy as np
 from fastdata import manifest as manifests
 from fastdata import registry
 from fastdata.codecs import open_codec
+from fastdata.codecs.base import Codec
 from fastdata.errors import DataError, FastdataError
 from fastdata.manifest import Columns, Manifest, ShardTable
 from fastdata.packing.base import Progress, Status
 from fastdata.packing.engine import run
 from fastdata.stores.base import Shards, check_size, crc32
-from fastdata.types import Array, Buffer, Int64Array, nbytes
+from fastdata.types import Array, Buffer, Int64Array, lazy, nbytes
 
 _ROWS = 64  # samples that are read at once
 
@@ -47,7 +47,7 @@ def verify(path: str | Path, *, workers: int = 1, progress: Callable[[Progress],
     manifest = manifests.load(root)
     table = ShardTable(root, manifest)
     result = Verified(str(root), manifest.num_samples, len(table.first))
-    result.problems = _check_checksums(root, manifest)
+    result.problems = _check_manifests(root, manifest) + _check_checksums(root, manifest)
     unreadable = _check_columns(root, manifest)
     result.problems += unreadable
     if unreadable:
@@ -58,7 +58,7 @@ def verify(path: str | Path, *, workers: int = 1, progress: Callable[[Progress],
             progress(Progress(num_samples, size, table.nbytes))
 
     found: dict[int, list[str]] = {}
-    for shard, problems in run(partial(_check_shard, root, manifest), range(len(table.first)), workers, tick):
+    for shard, problems in run(_Checker(root, manifest), range(len(table.first)), workers, tick):
         found[shard] = problems
     result.problems += [problem for _, problems in sorted(found.items()) for problem in problems]
     known = {name for shard in range(len(table.first)) for name, _ in table.files(shard)}
@@ -68,6 +68,15 @@ def verify(path: str | Path, *, workers: int = 1, progress: Callable[[Progress],
         if p.is_file() and str(p.relative_to(root)) not in known
     ]
     return result
+
+
+def _check_manifests(root: Path, manifest: Manifest) -> list[str]:
+    """The manifest of the generation, which workers and unpickled datasets read, is the one that was opened."""
+    path = root / "manifests" / f"{manifest.generation}.json"
+    if not path.is_file():
+        return [f"expected a manifest, got nothing, at {path}"]
+    same = path.read_bytes() == (root / "manifest.json").read_bytes()
+    return [] if same else [f"expected the same bytes as {root / 'manifest.json'}, got others, at {path}"]
 
 
 def _check_checksums(root: Path, manifest: Manifest) -> list[str]:
@@ -109,41 +118,52 @@ def _check_columns(root: Path, manifest: Manifest) -> list[str]:
     return problems
 
 
-def _check_shard(root: Path, manifest: Manifest, shard: int, status: Status) -> tuple[int, list[str]]:
-    """Check one shard; give its number and what is wrong with it."""
-    table, columns = ShardTable(root, manifest), Columns(root, manifest)
-    status.at(f"shard {shard} of {root}")
-    problems: list[str] = []
-    rows = table.rows[table.rows["first"] == table.first[shard]]
-    for row, (name, size) in zip(rows, table.files(shard), strict=True):
-        try:
-            check_size(root / name, size)
-        except DataError as error:
-            return shard, [str(error)]
-        if crc32(root / name) != row["crc32"]:
-            problems.append(f"expected the checksum {row['crc32']:08x}, got another, at {root / name}: bytes have changed")
-    if problems and getattr(registry.load("fastdata.stores", manifest.store, "store"), "TRUSTING", False):
+class _Checker:
+    """Checks shards of one dataset, which each worker opens for itself."""
+
+    def __init__(self, root: Path, manifest: Manifest) -> None:
+        self._root, self._manifest = root, manifest
+
+    @lazy
+    def _opened(self) -> tuple[ShardTable, Columns, list[Codec], Shards]:
+        table, columns = ShardTable(self._root, self._manifest), Columns(self._root, self._manifest)
+        codecs = [open_codec(f) for f in self._manifest.fields]
+        payloads = [codec.field for codec in codecs if codec.payload]
+        files, check = table.files, columns.check_unchanged
+        shards = Shards(self._manifest.store, self._root, payloads, table.first, table.num_samples, files, columns.slice, check)
+        return table, columns, codecs, shards
+
+    def __call__(self, shard: int, status: Status) -> tuple[int, list[str]]:
+        """Check one shard; give its number and what is wrong with it."""
+        table, columns, codecs, shards = self._opened
+        status.at(f"shard {shard} of {self._root}")
+        problems: list[str] = []
+        for row, (name, size) in zip(table.rows[table.rows["first"] == table.first[shard]], table.files(shard), strict=True):
+            try:
+                check_size(self._root / name, size)
+            except DataError as error:
+                return shard, [str(error)]
+            if crc32(self._root / name) != row["crc32"]:
+                problems.append(f"expected the checksum {row['crc32']:08x}, got another, at {self._root / name}: bytes have changed")
+        if problems and getattr(registry.load("fastdata.stores", self._manifest.store, "store"), "TRUSTING", False):
+            return shard, problems
+        first, num_samples = int(table.first[shard]), int(table.num_samples[shard])
+        for start in range(first, first + num_samples, _ROWS):
+            indices = np.arange(start, min(start + _ROWS, first + num_samples))
+            try:
+                values = {codec.field.name: shards.read(codec.field, indices) for codec in codecs if codec.payload}
+            except DataError as error:
+                problems.append(str(error))
+                continue
+            for i, index in enumerate(indices.tolist()):
+                status.at(shards.locate(index))
+                one = {name: value[i] for name, value in values.items()}
+                status.done(_check_sample(self._manifest, columns, codecs, one, index, shards, problems))
         return shard, problems
-    codecs = [open_codec(f) for f in manifest.fields]
-    payloads = [codec.field for codec in codecs if codec.payload]
-    shards = Shards(manifest.store, root, payloads, table.first, table.num_samples, table.files, columns.slice)
-    first, num_samples = int(table.first[shard]), int(table.num_samples[shard])
-    for start in range(first, first + num_samples, _ROWS):
-        indices = np.arange(start, min(start + _ROWS, first + num_samples))
-        try:
-            values = {f.name: shards.read(f, indices) for f in payloads}
-        except DataError as error:
-            problems.append(str(error))
-            continue
-        for i, index in enumerate(indices.tolist()):
-            status.at(shards.locate(index))
-            sizes = _check_sample(manifest, columns, codecs, {name: v[i] for name, v in values.items()}, index, shards, problems)
-            status.done(sizes)
-    return shard, problems
 
 
 def _check_sample(
-    manifest: Manifest, columns: Columns, codecs: list[Any], values: dict[str, Array], index: int, shards: Shards, problems: list[str]
+    manifest: Manifest, columns: Columns, codecs: list[Codec], values: dict[str, Array], index: int, shards: Shards, problems: list[str]
 ) -> int:
     """Decode one sample and compare its digest; give its bytes."""
     at: Int64Array = np.array([index])

@@ -93,6 +93,7 @@ class Source(ABC):
         ignored: what was passed over, and how often; complete once `parts` was listed to its end.
         warnings: sentences that the user should see before training.
         trouble: why packing stops before it starts, unless bad samples are skipped; None where all looks well.
+        comparable: names and sizes of the parts tell the content, so that packing it again is recognised.
         splits: parts may be read apart, in any order, by other processes. False: there is one part, read once, where the source was opened.
     """
 
@@ -101,6 +102,7 @@ class Source(ABC):
     ignored: Counter[str]
     warnings: list[str]
     trouble: str | None = None
+    comparable: bool = True
     splits: bool = True
 
     @classmethod
@@ -273,7 +275,10 @@ def require(condition: bool, message: str) -> None:
 
 def short(value: Any) -> str:
     """Show a value in an error: at most 60 characters, and its type."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested without end, or an integer of thousands of digits
+        text = "a value that cannot be shown"
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
@@ -319,7 +324,7 @@ def kind_of(value: Any) -> Kind:
     """Tell the kind of a value as JSON has them; a string is a scalar here, whatever its column makes of it.
 
     Raises:
-        DataError: an integer beyond int64.
+        DataError: an integer beyond int64, or lists nested without end.
     """
     if isinstance(value, str):
         return STRING
@@ -330,12 +335,18 @@ def kind_of(value: Any) -> Kind:
         return INTEGER
     if isinstance(value, float):
         return FLOAT
-    return (_kind_of_list(value) if isinstance(value, list) else None) or Kind("json")
+    try:
+        return (_kind_of_list(value) if isinstance(value, list) else None) or Kind("json")
+    except RecursionError as error:
+        raise DataError("expected a value that is not nested hundreds of times, got one that is") from error
 
 
 def _check_int64(smallest: int, largest: int) -> None:
     if smallest < -(2**63) or largest >= 2**63:
-        raise DataError(f"expected an integer of 64 bits, got {smallest if smallest < -(2**63) else largest}")
+        wrong = smallest if smallest < -(2**63) else largest
+        raise DataError(
+            f"expected an integer of 64 bits, got {wrong if wrong.bit_length() < 1000 else f'one of {wrong.bit_length()} bits'}"
+        )
 
 
 def _kind_of_list(values: list[Any]) -> Kind | None:

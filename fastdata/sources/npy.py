@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from fastdata.errors import ArgumentError
+from fastdata.errors import ArgumentError, DataError
 from fastdata.sources import base
 from fastdata.types import Array, Field, Sample
 
@@ -75,7 +76,7 @@ class Source(base.Source):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         base.require(path.is_file(), f"expected a .npy or .npz, got a folder, at {path}")
-        self._path, self._mtime_ns = os.fspath(path), path.stat().st_mtime_ns
+        self._path, self._nbytes, self._mtime_ns = os.fspath(path), path.stat().st_size, path.stat().st_mtime_ns
         try:
             arrays = _arrays(self._path, self._mtime_ns)
         except (ValueError, EOFError, OSError, RuntimeError, zipfile.BadZipFile) as error:
@@ -95,13 +96,22 @@ class Source(base.Source):
 
     def parts(self) -> Iterator[base.Part]:
         """List ranges of rows; `detail` is start and stop."""
+        arrays = _arrays(self._path, self._mtime_ns)
         rows = max(1, PART_NBYTES // max(1, self._row_nbytes))
         for start in range(0, self._num_samples, rows):
             stop = min(start + rows, self._num_samples)
-            yield base.Part(f"{start}-{stop}", (stop - start) * self._row_nbytes, start, (start, stop))
+            # Rows that change keep their size, so their bytes take part in the name.
+            checksum = 0
+            for name in self._members.values():
+                checksum = zlib.crc32(np.ascontiguousarray(arrays[name][start:stop]).reshape(-1).view(np.uint8).data, checksum)
+            yield base.Part(f"{start}-{stop} {checksum:08x}", (stop - start) * self._row_nbytes, start, (start, stop))
 
     def read(self, part: base.Part) -> Iterator[base.Drawn]:
         """Copy rows out of the mapped file."""
+        status = os.stat(self._path)
+        if (status.st_size, status.st_mtime_ns) != (self._nbytes, self._mtime_ns):
+            # Reading through a mapping of a file that was cut short would end the process.
+            raise DataError(f"expected the file that was opened, got one that has changed while it was packed, at {self._path}")
         arrays = _arrays(self._path, self._mtime_ns)
         columns = {field.name: arrays[self._members[field.name]] for field in self.fields}
         for row in range(*part.detail):

@@ -147,6 +147,7 @@ class Source(base.Source):
         self.splits = hasattr(source, "__len__") and hasattr(source, "__getitem__") and not streams
         listed = not isinstance(source, (str, bytes, bytearray, Mapping)) and (self.splits or hasattr(source, "__iter__"))
         base.require(listed, f"expected an iterable of dicts or a map-style dataset, got {kind}")
+        self.comparable = False  # an index tells nothing of what it stands for
         self._samples = source
         self._stream: Iterator[Any] = iter(())
         self._head: deque[Any] | None = deque()
@@ -231,7 +232,7 @@ class Source(base.Source):
             yield base.Part("samples", 0, 0)
             return
         for index in range(self._num_samples):
-            yield base.Part(str(index), self._mean_nbytes, index, index)
+            yield base.Part(f"sample {index}", self._mean_nbytes, index, index)
 
     def read(self, part: base.Part) -> Iterator[base.Drawn]:
         """Take one sample, or all of an iterable.

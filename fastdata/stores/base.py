@@ -188,6 +188,7 @@ class Shards:
         num_samples: int64 [num_shards].
         files: gives the files of a shard as (path relative to `root`, bytes); the first path tells where the shard is.
         column: gives rows [start, stop) of a column.
+        check: called before a shard is opened; raises where the dataset was replaced meanwhile.
     """
 
     def __init__(
@@ -199,10 +200,11 @@ class Shards:
         num_samples: Int64Array,
         files: Callable[[int], Sequence[tuple[str, int]]],
         column: Callable[[str, int, int], Array],
+        check: Callable[[], None],
     ) -> None:
         self._module = registry.load("fastdata.stores", store, f"store of {root}")
         self._root, self._fields, self._first, self._num_samples = root, tuple(fields), first, num_samples
-        self._files, self._column = files, column
+        self._files, self._column, self._check = files, column, check
         self._open: OrderedDict[int, Reader] = OrderedDict()
         self._inherited: list[object] = []
         self._pid = os.getpid()
@@ -237,6 +239,7 @@ class Shards:
             if reader is not None:
                 self._open.move_to_end(shard)
                 return reader
+            self._check()
             for name, nbytes in self._files(shard):
                 check_size(self._root / name, nbytes)
             start, num_samples = int(self._first[shard]), int(self._num_samples[shard])

@@ -1,4 +1,6 @@
-"""A shard is a tar that WebDataset reads; the columns `<field>.offset` and `<field>.nbytes` give random access to it.
+"""A shard is a tar that WebDataset reads; the columns `<field>.offset` and `<field>.nbytes` say where each value's bytes lie in it.
+
+Of arrays, which are .npy members, these are the bytes of the elements: they begin behind the 128 bytes of the .npy header.
 
 Members are `<shard>-<index in shard>.<extension>`, in the ustar format, without times, owners or padding beyond the two closing blocks.
 """
@@ -24,6 +26,7 @@ from fastdata.types import Array, Field, Int64Array, Record, Values, nbytes
 SUFFIX = ".tar"
 _BLOCK = 512
 _NAME_NBYTES = 100  # of a ustar header
+_NPY_HEADER = 128  # bytes before the elements in a .npy of version 1.0
 _MAX_NBYTES = 8 << 30  # what the twelve octal digits of a ustar header hold
 
 
@@ -42,32 +45,33 @@ class Writer(BaseWriter):
 
     def append(self, record: Record) -> None:
         """Write the payloads, then the label as .cls, then all other scalars as one .json."""
-        members: list[tuple[str | None, str, bytes | bytearray | memoryview]] = []
+        members: list[tuple[str | None, str, bytes | bytearray | memoryview, int]] = []
         for name, value in record.values.items():
             if value is None:
                 continue
-            data: bytes | bytearray | memoryview = _with_header(value.data) if isinstance(value.data, np.ndarray) else value.data
-            if nbytes(data) >= _MAX_NBYTES:
-                raise DataError(f"expected a value under 8 GiB in a tar, got {nbytes(data)} bytes, at field {name!r}; use --to mmap")
-            members.append((name, self._prefixes[name] + value.extension, data))
+            header = _NPY_HEADER if isinstance(value.data, np.ndarray) else 0
+            if nbytes(value.data) + header >= _MAX_NBYTES:
+                raise DataError(f"expected a value under 8 GiB in a tar, got {nbytes(value.data)} bytes, at field {name!r}; use --to mmap")
+            data = _npy_header(value.data) + value.data.tobytes() if isinstance(value.data, np.ndarray) else value.data
+            members.append((name, self._prefixes[name] + value.extension, data, header))
         scalars = {name: value for name, value in record.scalars.items() if value is not None}
         if isinstance(label := scalars.get("label"), int):
             del scalars["label"]
-            members.append((None, "cls", b"%d" % label))
+            members.append((None, "cls", b"%d" % label, 0))
         if scalars:
-            members.append((None, self._scalars, json.dumps(scalars, separators=(",", ":")).encode()))
+            members.append((None, self._scalars, json.dumps(scalars, separators=(",", ":")).encode(), 0))
         if not members:
-            members.append((None, "json", b"{}"))
-        names = [f"{self.stem}-{self._num:06d}.{extension}" for _, extension, _ in members]
+            members.append((None, "json", b"{}", 0))
+        names = [f"{self.stem}-{self._num:06d}.{extension}" for _, extension, _, _ in members]
         if len(longest := max(names, key=len)) > _NAME_NBYTES:
             raise DataError(
                 f"expected a name of at most {_NAME_NBYTES} characters in a tar, got {longest!r}; use a shorter name of the field"
             )
         offsets = dict.fromkeys(self._offsets, -1)
-        for name, (field, _, data) in zip(names, members, strict=True):
+        for name, (field, _, data, header) in zip(names, members, strict=True):
             at = self._write(name, data)
             if field is not None:
-                offsets[field] = at
+                offsets[field] = at + header
         for field, at in offsets.items():
             self._offsets[field].append(at)
         self._num += 1
@@ -115,6 +119,7 @@ class Reader(BaseReader):
     def __init__(self, path: Path, fields: Sequence[Field], num_samples: int, column: Callable[[str], Array]) -> None:
         self._path, self._column = path, column
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._nbytes = os.fstat(self._descriptor).st_size
 
     def __del__(self) -> None:
         if (descriptor := getattr(self, "_descriptor", None)) is not None:
@@ -133,35 +138,36 @@ class Reader(BaseReader):
         return np.concatenate(values) if field.dense else values
 
     def _member(self, field: Field, offset: int, size: int) -> Array:
-        """One member's data as elements; `size` without the header of an array."""
-        # An array's member has a .npy header of 64 bytes times something before the `size` bytes of its elements.
-        block = os.pread(self._descriptor, _BLOCK + size + _NPY_HEADER, offset - _BLOCK)
-        if block[257:262] != b"ustar":
-            raise ShardError(f"expected a member of a tar, got {block[:8].hex(' ')}, at offset {offset} of {self._path}")
-        is_array = block[:100].rstrip(b"\0").endswith(b".npy")
-        header = _header_nbytes(block[_BLOCK : _BLOCK + 10]) if is_array else 0
-        digits = block[124:135]
-        if digits != b"%011o" % (size + header):
+        """One value as elements, read together with what stands before it, so that something else in its place is noticed."""
+        if offset < _BLOCK or size < 0:
+            raise ShardError(f"expected a value behind the first {_BLOCK} bytes, got {size} bytes at offset {offset} of {self._path}")
+        if offset + size > self._nbytes:
+            there = max(0, self._nbytes - offset)
+            raise ShardError(f"expected {size} bytes, got {there}, at offset {offset} of {self._path}: the shard ends early")
+        before = min(offset, _BLOCK + _NPY_HEADER)
+        block = os.pread(self._descriptor, before + size, offset - before)
+        is_array = block[before - _NPY_HEADER : before - _NPY_HEADER + 6] == b"\x93NUMPY" and before == _BLOCK + _NPY_HEADER
+        head = block[:_BLOCK] if is_array else block[before - _BLOCK : before]
+        if head[257:262] != b"ustar":
+            raise ShardError(f"expected a member of a tar, got {head[:8].hex(' ')}, at offset {offset} of {self._path}")
+        expected, digits = size + _NPY_HEADER * is_array, head[124:135]
+        if digits != b"%011o" % expected:
             got = int(digits, 8) if re.fullmatch(rb"[0-7]{11}", digits) else digits.hex(" ")
-            raise ShardError(f"expected a member of {size + header} bytes, got {got}, at offset {offset} of {self._path}")
-        if header > _NPY_HEADER:
-            block = os.pread(self._descriptor, _BLOCK + header + size, offset - _BLOCK)
-        data = block[_BLOCK + header : _BLOCK + header + size]
-        if len(data) != size:
-            raise ShardError(f"expected {size} bytes, got {len(data)}, at offset {offset} of {self._path}: the shard ends early")
-        return to_elements(field, data)
+            raise ShardError(f"expected a member of {expected} bytes, got {got}, at offset {offset} of {self._path}")
+        return to_elements(field, block[before:])
 
 
-_NPY_HEADER = 128  # bytes; what numpy writes for all but exotic dtypes and shapes
+def _npy_header(array: Array) -> bytes:
+    """What a .npy file has before the elements.
 
-
-def _with_header(array: Array) -> bytes:
-    """The bytes of a .npy file."""
+    Raises:
+        DataError: it is longer than what readers expect, which takes a shape of some twenty dimensions.
+    """
     file = io.BytesIO()
-    np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=False)
+    description = np.lib.format.header_data_from_array_1_0(array)
+    np.lib.format.write_array_header_1_0(file, description)
+    if file.tell() != _NPY_HEADER:
+        raise DataError(
+            f"expected an array whose .npy header has {_NPY_HEADER} bytes, got {file.tell()} for {list(array.shape)}; use --to lmdb"
+        )
     return file.getvalue()
-
-
-def _header_nbytes(start: bytes) -> int:
-    """Length of a .npy header, from its first ten bytes."""
-    return 10 + int.from_bytes(start[8:10], "little")

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -740,3 +741,54 @@ def test_two_processes_share_an_epoch_and_count_each_sample_of_an_evaluation_onc
             shares = [one["hundred"][workers]["epochs"][epoch] for one in ranks]
             assert [len(share) for share in shares] == [100, 100]
             assert flat(a + b for (a, _), (b, _) in zip(*shares, strict=True)) == order
+
+
+# Several passes at once, and datasets that are replaced ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_two_passes_at_once_do_not_share_workers(numbers: Path, workers: int) -> None:
+    loader = fastdata.DataLoader(fastdata.Dataset(numbers), 100, shuffle=True, seed=0, num_workers=workers)
+    first, second = iter(loader), iter(loader)
+    pairs = list(zip(first, second, strict=True))
+    assert len(pairs) == 8
+    for part in zip(*pairs, strict=True):
+        assert sorted(torch.cat([batch["value"] for batch in part]).tolist()) == [3 * i for i in range(800)]
+    assert sum(1 for _ in loader for _ in fastdata.DataLoader(fastdata.Dataset(numbers), 400, num_workers=0)) == 16
+
+
+def test_a_loader_whose_worker_was_killed_serves_the_next_pass(numbers: Path) -> None:
+    def kill(sample: dict[str, Any]) -> dict[str, Any]:
+        if sample["value"] == 3 * 777 and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sample
+
+    marker = numbers.parent / "killed"
+    dataset = fastdata.Dataset(numbers, transform=kill)
+    loader = fastdata.DataLoader(dataset, 100, num_workers=1, multiprocessing_context="fork")
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
+        list(loader)
+    assert sum(len(batch["value"]) for batch in loader) == 800
+
+
+@pytest.mark.parametrize("store", ["hdf5", "lmdb", "mmap", "tar"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataset_that_was_replaced_is_not_mixed_with_the_new_one(store: str, workers: int, tmp_path: Path) -> None:
+    """Case 61: labels were opened from the old dataset, payloads would come from the new one."""
+    images = np.repeat(np.arange(60, dtype=np.uint8), 12).reshape(60, 2, 2, 3)
+    np.savez(tmp_path / "all.npz", image=images, label=np.arange(60))
+    fastdata.pack(tmp_path / "all.npz", tmp_path / "out", to=store, shard_size=100, workers=1)
+    dataset = fastdata.Dataset(tmp_path / "out")
+    assert dataset.column("label")[3] == 3
+    fastdata.pack(tmp_path / "all.npz", tmp_path / "out", to=store, shard_size=100, workers=1, shuffle=7, overwrite=True)
+    message = ""
+    try:
+        list(fastdata.DataLoader(dataset, 16, num_workers=workers))
+    except fastdata.DatasetError as error:
+        message = str(error)
+    assert "got another in its place" in message
+    with pytest.raises(fastdata.DatasetError, match="got another in its place"):
+        pickle.loads(pickle.dumps(dataset))
+    for batch in fastdata.DataLoader(fastdata.Dataset(tmp_path / "out"), 16, num_workers=0):
+        assert batch["image"][:, 0, 0, 0].tolist() == batch["label"].tolist()

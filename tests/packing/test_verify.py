@@ -192,3 +192,14 @@ def test_verify_writes_nothing(own: Path, contents: Callable[[Path], dict[str, b
     before = contents(own)
     verify(own, workers=2)
     assert contents(own) == before
+
+
+@pytest.mark.parametrize("damage", ["changed", "missing"])
+def test_a_damaged_manifest_of_a_generation_is_found(damage: str, own: Path) -> None:
+    """Workers that are spawned read it, and not manifest.json."""
+    path = own / "manifests/0.json"
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes().replace(b'"generation": 0', b'"generation": 1', 1))
+    assert any(str(path) in problem for problem in verify(own).problems)

@@ -161,6 +161,26 @@ def test_offsets_and_sizes_cover_the_data_of_the_members(packed: Path) -> None:
         assert sizes[rows].tolist() == [m.size for m in members]
 
 
+def test_offsets_and_sizes_of_arrays_cover_their_elements(tmp_path: Path) -> None:
+    arrays = [np.arange(3 * i, dtype=np.float32).reshape(i, 3) for i in range(5)]
+    pack([{"boxes": array, "x": i} for i, array in enumerate(arrays)], tmp_path / "out", to="tar", workers=1)
+    dataset = Dataset(tmp_path / "out")
+    data = shards(tmp_path / "out")[0].read_bytes()
+    for array, offset, size in zip(arrays, dataset.column("boxes.offset"), dataset.column("boxes.nbytes"), strict=True):
+        assert data[offset : offset + size] == array.tobytes()
+
+
+@pytest.mark.parametrize(("column", "value"), [("offset", 7), ("offset", -600), ("offset", 1 << 50), ("nbytes", 1 << 50), ("nbytes", -7)])
+def test_a_damaged_column_of_places_is_an_error_of_the_shard(column: str, value: int, packed: Path, tmp_path: Path) -> None:
+    shutil.copytree(packed, tmp_path / "out")
+    path = tmp_path / f"out/columns/0/image.{column}.npy"
+    places = np.load(path)
+    places[1] = value
+    np.save(path, places)
+    with pytest.raises(DataError, match="sample 1 of"):
+        Dataset(tmp_path / "out", fields=("image",))[1]
+
+
 def test_something_else_where_a_member_should_be_is_named_with_its_offset(packed: Path, tmp_path: Path) -> None:
     """Case 63: sizes are equal, but another tar lies there."""
     shutil.copytree(packed, tmp_path / "out")
