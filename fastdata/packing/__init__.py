@@ -323,7 +323,7 @@ def _compare(target: Path, options: Mapping[str, Any], overwrite: bool) -> Packe
     """
     if target.is_dir() and not any(target.iterdir()):
         return None
-    if not (target / "manifest.json").is_file():
+    if not _is_ours(target, {"columns", "manifest.json", "shards"}):
         raise DatasetError(f"expected a dataset or nothing, got something else, at {target}: it is not touched, not even with --overwrite")
     if overwrite:
         return None
@@ -390,10 +390,18 @@ def _remove_unfinished(folder: Path) -> None:
     Raises:
         DatasetError: something else is there.
     """
-    if folder.is_dir() and not folder.is_symlink() and {"journal", "manifest.json"} & {path.name for path in folder.iterdir()}:
+    if not folder.is_symlink() and _is_ours(folder, set()):
         shutil.rmtree(folder)
     elif os.path.lexists(folder):
         raise DatasetError(f"expected an unfinished dataset or nothing, got something else, at {folder}: move it away")
+
+
+def _is_ours(folder: Path, names: set[str]) -> bool:
+    """Tell a folder that holds these by their names, and nothing that this package does not write."""
+    if not folder.is_dir():
+        return False
+    found = {path.name for path in folder.iterdir()}
+    return names <= found <= {"columns", "journal", "manifest.json", "manifest.json.tmp", "manifests", "rejects.jsonl", "shards", "splits"}
 
 
 def _move(folder: Path, target: Path) -> None:

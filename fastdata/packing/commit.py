@@ -48,8 +48,8 @@ def commit(job: Job, all_summaries: Sequence[ShardSummary], summaries: Sequence[
         fingerprint=manifests.fingerprint(job.fields, job.source.classes, np.array_split(digests, 1 + len(digests) // 100_000)),
         segments=(Segment(0, 0, num_samples, checksums),),
     )
-    shutil.rmtree(job.folder / "journal")
     manifests.save(job.folder, manifest)
+    shutil.rmtree(job.folder / "journal")
     for path in (job.folder / "shards", job.folder / "columns", job.folder / "manifests", job.folder):
         sync(path)
     return manifest

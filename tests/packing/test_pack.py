@@ -915,3 +915,13 @@ def test_a_signal_leaves_nothing_unfinished(number: signal.Signals, many_photos:
     assert process.returncode == 128 + number
     assert errors == "interrupted: nothing unfinished was left\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["out", "out.partial"])
+def test_a_folder_with_a_manifest_of_another_program_is_not_touched(place: str, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / place).mkdir()
+    for name in ("manifest.json", "index.html"):
+        (tmp_path / place / name).write_text("{}")
+    with pytest.raises(DatasetError, match="got something else"):
+        pack(photos, tmp_path / "out", to="tar", workers=1, overwrite=True)
+    assert sorted(path.name for path in (tmp_path / place).iterdir()) == ["index.html", "manifest.json"]
