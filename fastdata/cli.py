@@ -224,7 +224,8 @@ def _end(number: int, _: object) -> NoReturn:
 def main() -> NoReturn:
     """Run the command line; a user's mistake is one sentence and exit code 2, trouble with data or disk one sentence and 1."""
     for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, _end)
+        if signal.getsignal(ending) == signal.SIG_DFL:  # what nohup ignores stays ignored
+            signal.signal(ending, _end)
     try:
         app()
     except SystemExit as end:

@@ -139,6 +139,9 @@ def _start(context: Any, function: Callable[[T, Status], R], crew: dict[Any, tup
 def _serve(connection: Any, function: Callable[[Any, Status], Any], status: _Shared, parent: int) -> None:
     """A worker's life: tasks in, results out, until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the main process decides
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        if callable(signal.getsignal(ending)):
+            signal.signal(ending, signal.SIG_DFL)  # the command line's handlers are the main process's
     _end_with(parent)
     os.environ["OPENCV_FOR_THREADS_NUM"] = "1"
     if "cv2" in sys.modules:

@@ -917,6 +917,28 @@ def test_a_signal_leaves_nothing_unfinished(number: signal.Signals, many_photos:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_pack_under_nohup_outlives_its_terminal(many_photos: Path, tmp_path: Path) -> None:
+    command = [
+        "nohup",
+        sys.executable,
+        "-m",
+        "fastdata.cli",
+        "pack",
+        str(many_photos),
+        str(tmp_path / "out"),
+        "--to",
+        "mmap",
+        "--image",
+        "png",
+    ]
+    process = subprocess.Popen([*command, "--workers", "2"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    while not (tmp_path / "out.partial/shards").is_dir():
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGHUP)
+    assert process.wait(60) == 0
+    assert len(Dataset(tmp_path / "out")) == len(list(many_photos.glob("*/*")))
+
+
 @pytest.mark.parametrize("place", ["out", "out.partial"])
 def test_a_folder_with_a_manifest_of_another_program_is_not_touched(place: str, photos: Path, tmp_path: Path) -> None:
     (tmp_path / place).mkdir()
