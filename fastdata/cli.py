@@ -207,6 +207,8 @@ def _progress(what: str) -> Iterator[Callable[[Progress], None]]:
 
 
 def _print(line: str) -> None:
+    if sys.stdout is None:
+        return  # closed by the caller, who does not want to know
     # File names may hold what no encoding has.
     encoding = sys.stdout.encoding or "utf-8"
     print(line.encode(encoding, "backslashreplace").decode(encoding))

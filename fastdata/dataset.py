@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import weakref
@@ -19,7 +20,7 @@ from fastdata.arrays import join
 from fastdata.codecs import open_codec
 from fastdata.errors import ArgumentError, DataError, DatasetError, FastdataError
 from fastdata.images import Like, Regions, Resample
-from fastdata.manifest import Columns, Manifest, ShardTable
+from fastdata.manifest import Manifest, ShardTable
 from fastdata.stores.base import Shards
 from fastdata.types import Array, Batch, Int64Array, Sample, Samples, Values, lazy
 
@@ -63,6 +64,10 @@ class Base(ABC):
         Raises:
             KeyError: no such column; names those that there are.
         """
+
+    def rows_of(self, name: str, rows: Int64Array) -> Array:
+        """Rows of a column, a copy; only their strings are decoded where the column lies on disk."""
+        return self.column(name)[rows]
 
     @property
     @abstractmethod
@@ -289,8 +294,7 @@ class Dataset(Base):
 
     def _open(self, generation: int | None) -> None:
         """Read the manifest; nothing else is touched before it is needed."""
-        self._manifest = manifests.load(self.path, generation)
-        self._columns = Columns(self.path, self._manifest)
+        self._manifest, self._columns = manifests.open_folder(self.path, generation)
         self._codecs = {f.name: open_codec(f) for f in self._manifest.fields}
         self._plan = _plan_outputs(self._manifest, self._fields, self._decode)
 
@@ -311,12 +315,14 @@ class Dataset(Base):
 
     @lazy
     def _shards(self) -> Shards:
-        table = ShardTable(self.path, self._manifest)
-        payloads = [codec.field for codec in self._codecs.values() if codec.payload]
-        files, column, check = table.files, self._columns.slice, self._columns.check_unchanged
-        shards = Shards(self._manifest.store, self.path, payloads, table.first, table.num_samples, files, column, check)
-        check()
-        return shards
+        check = self._columns.check_unchanged
+        try:
+            table = ShardTable(self.path, self._manifest)
+            payloads = [codec.field for codec in self._codecs.values() if codec.payload]
+            store, column = self._manifest.store, self._columns.slice
+            return Shards(store, self.path, payloads, table.first, table.num_samples, table.files, column, check)
+        finally:
+            check()
 
     def __len__(self) -> int:
         return self._manifest.num_samples
@@ -364,6 +370,10 @@ class Dataset(Base):
 
     def column(self, name: str) -> Array:
         return self._columns[name]
+
+    def rows_of(self, name: str, rows: Int64Array) -> Array:
+        found = self._columns.take(name, rows)
+        return np.array(found, dtype=object) if isinstance(found, list) else np.asarray(found)
 
     def describe(self, index: int) -> str:
         return f"{self._shards.locate(index)} (key {self._columns.strings('key', np.array([index]))[0]!r})"
@@ -574,7 +584,10 @@ class View(Base):
         return len(self._indices)
 
     def column(self, name: str) -> Array:
-        return self._base.column(name)[self._indices]
+        return self._base.rows_of(name, self._indices)
+
+    def rows_of(self, name: str, rows: Int64Array) -> Array:
+        return self._base.rows_of(name, self._indices[rows])
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -634,11 +647,14 @@ class _MappedIndices:
         with open(self._descriptor, "wb", closefd=False) as file:
             file.write(np.ascontiguousarray(indices).data.cast("B"))
         weakref.finalize(self, _close_in, os.getpid(), self._descriptor)
+        self._identity = _identify(self._descriptor)
         self.indices = self._map()
 
     def _map(self) -> Int64Array:
         try:
             with open(self.path, "rb") as file:
+                if _identify(file.fileno()) != self._identity:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
                 return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.int64)
         except OSError as error:
             raise DatasetError(
@@ -646,11 +662,17 @@ class _MappedIndices:
             ) from error
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path}
+        return {"path": self.path, "_identity": self._identity}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.path = state["path"]
+        self.__dict__.update(state)
         self.indices = self._map()
+
+
+def _identify(descriptor: int) -> tuple[int, int, int, int]:
+    """Tell a file from others that get its number later."""
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _close_in(pid: int, descriptor: int) -> None:

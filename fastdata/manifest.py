@@ -197,6 +197,30 @@ def save(root: Path, manifest: Manifest) -> None:
         os.rename(temporary, target)
 
 
+def open_folder(root: Path, generation: int | None = None) -> tuple[Manifest, Columns]:
+    """Read a manifest and get its columns ready, both of one dataset, also while it is being replaced.
+
+    Raises:
+        DatasetError: as `load`.
+    """
+    path = root / ("manifest.json" if generation is None else f"manifests/{generation}.json")
+    while True:
+        before = _identity(path)
+        manifest = load(root, generation)
+        columns = Columns(root, manifest)
+        if before == _identity(path):
+            return manifest, columns
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    """Tell a file from any that takes its place; None where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
 class Columns(Mapping[str, Array]):
     """The columns of a dataset by name: memory-mapped, opened on first use, never pickled.
 
@@ -212,11 +236,7 @@ class Columns(Mapping[str, Array]):
 
     def _identify(self) -> tuple[int, int, int] | None:
         """Tell the manifest's file from any that takes its place."""
-        try:
-            status = os.stat(self._root / "manifests" / f"{self._manifest.generation}.json")
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino, status.st_mtime_ns
+        return _identity(self._root / "manifests" / f"{self._manifest.generation}.json")
 
     def check_unchanged(self) -> None:
         """Refuse to open one more file of a dataset that was replaced meanwhile: old columns and new payloads do not go together.
@@ -224,8 +244,10 @@ class Columns(Mapping[str, Array]):
         Raises:
             DatasetError: it was replaced or removed.
         """
-        if self._identify() != self._identity:
-            raise DatasetError(f"expected the dataset that was opened, got another in its place, at {self._root}: open it again")
+        found = self._identify()
+        if found is None or found != self._identity:
+            got = "nothing" if found is None else "another in its place"
+            raise DatasetError(f"expected the dataset that was opened, got {got}, at {self._root}: open it again")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._manifest.columns)
@@ -304,9 +326,11 @@ class Columns(Mapping[str, Array]):
         """One file of a column, opened once."""
         file = self._files.get((name, segment.generation))
         if file is None:
-            self.check_unchanged()
-            path = self._root / "columns" / str(segment.generation) / f"{name}.npy"
-            file = self._files[name, segment.generation] = open_array(path)
+            try:
+                file = open_array(self._root / "columns" / str(segment.generation) / f"{name}.npy")
+            finally:
+                self.check_unchanged()  # behind the opening: what was opened before a change is the old dataset's
+            self._files[name, segment.generation] = file
         return file
 
 

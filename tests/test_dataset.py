@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import io
 import json
 import multiprocessing
@@ -7,6 +8,7 @@ import os
 import pickle
 import random
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -953,3 +955,37 @@ def test_opening_what_is_no_dataset_says_what_is_there(tmp_path: Path) -> None:
     ):
         with pytest.raises(fastdata.DatasetError, match=message):
             fastdata.Dataset(tmp_path / name)
+
+
+def test_a_pickled_view_whose_maker_is_gone_is_refused_and_never_another_ones(packed: dict[str, Path]) -> None:
+    dataset = fastdata.Dataset(packed["tar"], fields=("label",))
+    state = pickle.dumps(dataset.select(np.zeros(200_000, dtype=np.int64)))
+    gc.collect()
+    other = dataset.select(np.ones(200_000, dtype=np.int64))
+    pickle.dumps(other)
+    with pytest.raises(fastdata.DatasetError, match="save the indices"):
+        pickle.loads(state)
+
+
+@pytest.mark.parametrize("store", ["hdf5", "lmdb"])
+def test_a_shard_that_the_caller_has_open_is_read_or_told_of(store: str, packed: dict[str, Path]) -> None:
+    shard = sorted((packed[store] / "shards").iterdir())[0]
+    dataset = fastdata.Dataset(packed[store], fields=("image",), on_error="substitute")
+    if store == "hdf5":
+        import h5py
+
+        with h5py.File(shard):
+            assert dataset[0]["image"].ndim == 3
+    else:
+        import lmdb
+
+        with lmdb.open(str(shard), subdir=False, readonly=True, lock=False), pytest.raises(fastdata.DatasetError, match="close that first"):
+            dataset[0]
+
+
+def test_a_dataset_that_was_moved_away_says_so(packed: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(packed["mmap"], tmp_path / "a")
+    dataset = fastdata.Dataset(tmp_path / "a")
+    (tmp_path / "a").rename(tmp_path / "b")
+    with pytest.raises(fastdata.DatasetError, match="got nothing, at"):
+        dataset[0]

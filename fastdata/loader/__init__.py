@@ -120,8 +120,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             **kwargs,
         )
         if batches is not None:
+            batches.bind(dataset)
             # torch makes its own from sampler and batch_size, which thus are there for frameworks to read, and forbids to set another.
             object.__setattr__(self, "batch_sampler", batches)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_running": None}
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next pass is. Without it each pass is the next one, from 0 on."""
@@ -132,6 +136,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 return
 
     def __iter__(self) -> Any:
+        if not all(worker.is_alive() for worker in getattr(self._iterator, "_workers", ())):
+            self._iterator = None  # persistent workers that died between two passes serve no other
         running = self._running() if self._running else None
         if running is not None and inspect.getgeneratorstate(running) != inspect.GEN_CLOSED:
             # Persistent workers serve one pass: a second one at the same time gets workers of its own.

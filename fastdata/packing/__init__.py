@@ -131,15 +131,18 @@ def pack(
         "shuffle": shuffle,
         **pictures,
     }
-    if target.exists() and (already := _compare(target, options, overwrite)):
+    compare = partial(_compare, target, options, overwrite)
+    if already := compare():
         return replace(already, seconds=time.monotonic() - started)
     folder = target.with_name(target.name + ".partial")
     job = Job(opened, fields, to, folder, on_error, shuffle)
     total = listing.nbytes if listing else 0
     try:
         with _claimed(folder):
+            if already := compare():  # what another pack has finished meanwhile
+                return replace(already, seconds=time.monotonic() - started)
             tick = lambda num, nbytes: progress and progress(Progress(num, nbytes, total))  # noqa: E731
-            summaries, finished = _pack_into(job, target, options, listing, shard_nbytes, workers, tick)
+            summaries, finished = _pack_into(job, target, options, compare, listing, shard_nbytes, workers, tick)
     except FastdataError:
         raise
     except OSError as error:
@@ -166,6 +169,7 @@ def _pack_into(
     job: Job,
     target: Path,
     options: Mapping[str, Any],
+    compare: Callable[[], Packed | None],
     listing: Listing | None,
     shard_nbytes: int,
     workers: int,
@@ -180,6 +184,8 @@ def _pack_into(
             why = f": all {len(rejects)} were rejected; the first: {rejects[0].reason}" if rejects else ""
             raise DataError(f"expected at least one good sample, got none{why}")
         finished = commit(job, summaries, kept, options)
+        if compare():
+            raise DatasetError(f"expected to be alone, got a dataset that another program has put there meanwhile, at {target}")
         _move(job.folder, target)
     except BaseException:
         shutil.rmtree(job.folder, ignore_errors=True)
@@ -321,7 +327,7 @@ def _compare(target: Path, options: Mapping[str, Any], overwrite: bool) -> Packe
     Returns:
         The summary of the same dataset; None when it may be replaced.
     """
-    if target.is_dir() and not any(target.iterdir()):
+    if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
         return None
     if not _is_ours(target, {"columns", "manifest.json", "shards"}):
         raise DatasetError(f"expected a dataset or nothing, got something else, at {target}: it is not touched, not even with --overwrite")
@@ -411,7 +417,11 @@ def _move(folder: Path, target: Path) -> None:
     elif not _exchange(folder, target):
         old = target.with_name(f".{target.name}.{os.getpid()}.old")
         os.rename(target, old)
-        os.rename(folder, target)
+        try:
+            os.rename(folder, target)
+        except BaseException:
+            os.rename(old, target)
+            raise
         shutil.rmtree(old, ignore_errors=True)
     sync(target.parent)
     shutil.rmtree(folder, ignore_errors=True)

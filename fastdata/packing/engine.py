@@ -62,7 +62,9 @@ class _Local:
 
 
 def run(function: Callable[[T, Status], R], tasks: Iterable[T], workers: int, tick: Callable[[int, int], object]) -> Iterator[R]:
-    """Call `function(task, status)` for all tasks, in up to `workers` processes; 1: in this one.
+    """Call `function(task, status)` for all tasks, in up to `workers` processes.
+
+    1: in this one; and so where this one is a daemon, which may have no children.
 
     Args:
         function: picklable where processes are spawned; its errors come out here.
@@ -75,7 +77,7 @@ def run(function: Callable[[T, Status], R], tasks: Iterable[T], workers: int, ti
     Raises:
         FastdataError: a worker died; says by which signal, and at which sample.
     """
-    if workers == 1:
+    if workers == 1 or multiprocessing.current_process().daemon:
         status = _Local(tick)
         for task in tasks:
             yield function(task, status)

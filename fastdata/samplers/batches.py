@@ -48,13 +48,17 @@ class Batches(BatchSampler):
         if drop_last is not None and tail is not None and drop_last != (tail == "drop"):
             raise ArgumentError(f"expected drop_last and tail to agree, got drop_last={drop_last} and tail={tail!r}; leave one out")
         self.sampler: Sampler = sampler
-        self.batch_size, self.dataset = batch_size, dataset
+        self.batch_size = batch_size
+        self.bind(dataset)
         self._tail = "drop" if drop_last else tail
-        self.tickets = bool(getattr(dataset, "takes_tickets", False))
         self._next = 0
         self._requested: int | None = None
         if self._tail == "exact" and not self.tickets:
             raise ArgumentError("expected a dataset that can mark padding with tail='exact', got none that takes tickets; use tail='pad'")
+
+    def bind(self, dataset: Any) -> None:
+        """Say what is loaded, which decides between tickets and indices; a loader says it of batches that it was given."""
+        self.dataset, self.tickets = dataset, bool(getattr(dataset, "takes_tickets", False))
 
     @property
     def tail(self) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fastdata import registry
-from fastdata.errors import ShardError
+from fastdata.errors import DatasetError, ShardError
 from fastdata.types import Array, Buffer, Field, Int64Array, Record, Values
 
 MAX_OPEN = 128
@@ -188,7 +188,7 @@ class Shards:
         num_samples: int64 [num_shards].
         files: gives the files of a shard as (path relative to `root`, bytes); the first path tells where the shard is.
         column: gives rows [start, stop) of a column.
-        check: called before a shard is opened; raises where the dataset was replaced meanwhile.
+        check: called when a shard was opened; raises where the dataset was replaced meanwhile.
     """
 
     def __init__(
@@ -239,17 +239,18 @@ class Shards:
             if reader is not None:
                 self._open.move_to_end(shard)
                 return reader
-            self._check()
-            for name, nbytes in self._files(shard):
-                check_size(self._root / name, nbytes)
             start, num_samples = int(self._first[shard]), int(self._num_samples[shard])
             path = self.path(shard)
             try:
+                for name, nbytes in self._files(shard):
+                    check_size(self._root / name, nbytes)
                 reader = self._module.Reader(path, self._fields, num_samples, lambda name: self._column(name, start, start + num_samples))
-            except ShardError:
+            except (DatasetError, ShardError):
                 raise
             except Exception as error:  # a foreign file may raise anything: zipfile's, struct's and tokenize's errors have no common base
                 raise ShardError(f"expected a shard that opens, got {type(error).__name__}: {error}, at {path}") from error
+            finally:
+                self._check()  # behind the opening: what was opened before a change is the old dataset's
             self._open[shard] = reader
             if len(self._open) > MAX_OPEN:
                 self._open.popitem(last=False)

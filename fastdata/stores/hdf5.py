@@ -90,11 +90,8 @@ class Reader(ArrayReader):
     """Map the datasets."""
 
     def __init__(self, path: Path, fields: Sequence[Field], num_samples: int, column: Callable[[str], Array]) -> None:
-        import h5py
-
         self.dense, self.ragged = {}, {}
-        # Locking is off, since shared file systems and read-only mounts refuse it, and a finished shard never changes.
-        with h5py.File(path, "r", locking=False) as file:
+        with _opened(path) as file:
             for field in fields:
                 if field.dense:
                     self.dense[field.name] = _mapped(path, file, field.name)
@@ -102,6 +99,18 @@ class Reader(ArrayReader):
                     offsets = _mapped(path, file, f"{field.name}.offsets")
                     self.ragged[field.name] = _mapped(path, file, field.name), offsets
         self.check(path, num_samples, fields)
+
+
+def _opened(path: Path) -> Any:
+    """Open without a lock, since shared file systems and read-only mounts refuse it, and a finished shard never changes."""
+    import h5py
+
+    try:
+        return h5py.File(path, "r", locking=False)
+    except OSError as error:
+        if "locking flag" not in str(error):
+            raise
+        return h5py.File(path, "r")  # the caller has it open with a lock: so it must be here
 
 
 def _mapped(path: Path, file: Any, name: str) -> Array:

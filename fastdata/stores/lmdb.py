@@ -124,6 +124,8 @@ class Reader(BaseReader):
                     if entries > num_samples:
                         raise ShardError(f"expected at most {num_samples} values, got {entries}, at field {field.name!r} of {path}")
         except lmdb.Error as error:
+            if "already open" in str(error):
+                raise DatasetError(f"expected to open {path}, got an environment that is open in this process: close that first") from error
             raise ShardError(f"expected an LMDB file, got {error}, at {path}") from error
 
     def read(self, field: Field, rows: Int64Array) -> Values:

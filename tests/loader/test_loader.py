@@ -792,3 +792,27 @@ def test_a_dataset_that_was_replaced_is_not_mixed_with_the_new_one(store: str, w
         pickle.loads(pickle.dumps(dataset))
     for batch in fastdata.DataLoader(fastdata.Dataset(tmp_path / "out"), 16, num_workers=0):
         assert batch["image"][:, 0, 0, 0].tolist() == batch["label"].tolist()
+
+
+def test_a_loader_whose_worker_died_between_two_passes_serves_the_next_one(numbers: Path) -> None:
+    before = set(multiprocessing.active_children())
+    loader = fastdata.DataLoader(fastdata.Dataset(numbers), 100, num_workers=1)
+    assert len(list(loader)) == 8
+    (worker,) = set(multiprocessing.active_children()) - before
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.join()
+    assert len(list(loader)) == 8
+
+
+def test_a_loader_pickles_after_it_was_used(numbers: Path) -> None:
+    loader = fastdata.DataLoader(fastdata.Dataset(numbers), 100, num_workers=0)
+    passing = iter(loader)
+    next(passing)
+    assert len(list(pickle.loads(pickle.dumps(loader)))) == 8
+
+
+def test_batches_made_without_a_dataset_get_the_loaders(packed: dict[str, Path]) -> None:
+    dataset = open_photos(packed["tar"])
+    expected = list(fastdata.DataLoader(dataset, 4, shuffle=True, seed=3, num_workers=0))
+    batches = Batches(Shuffle(len(dataset), seed=3), 4)
+    assert_batches_equal(list(fastdata.DataLoader(dataset, batch_sampler=batches, num_workers=0)), expected)

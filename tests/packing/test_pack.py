@@ -947,3 +947,46 @@ def test_a_folder_with_a_manifest_of_another_program_is_not_touched(place: str, 
     with pytest.raises(DatasetError, match="got something else"):
         pack(photos, tmp_path / "out", to="tar", workers=1, overwrite=True)
     assert sorted(path.name for path in (tmp_path / place).iterdir()) == ["index.html", "manifest.json"]
+
+
+def test_a_folder_that_appears_while_packing_is_not_replaced(photos: Path, tmp_path: Path) -> None:
+    def appear(_: Any) -> None:
+        (tmp_path / "out").mkdir(exist_ok=True)
+        (tmp_path / "out/thesis.txt").write_text("precious")
+
+    with pytest.raises(DatasetError, match="got something else"):
+        pack(photos, tmp_path / "out", to="tar", workers=1, progress=appear)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out/thesis.txt").read_text() == "precious"
+
+
+def test_a_pack_that_waited_for_another_one_compares_its_arguments_again(photos: Path, tmp_path: Path) -> None:
+    results: list[Any] = []
+
+    def second() -> None:
+        try:
+            results.append(pack(photos, tmp_path / "out", to="lmdb", workers=1))
+        except FastdataError as error:
+            results.append(error)
+
+    threads: list[threading.Thread] = []
+
+    def start(_: Any) -> None:
+        if not threads:
+            threads.append(threading.Thread(target=second))
+            threads[0].start()
+
+    first = pack(photos, tmp_path / "out", to="tar", workers=1, progress=start)
+    threads[0].join()
+    assert isinstance(results[0], DatasetError)
+    assert Dataset(tmp_path / "out").manifest.store == first.store == "tar"
+
+
+def test_a_daemon_process_packs_by_itself(photos: Path, tmp_path: Path) -> None:
+    import multiprocessing
+
+    process = multiprocessing.get_context("fork").Process(target=pack, args=(photos, tmp_path / "out"), kwargs={"to": "mmap"}, daemon=True)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    assert verify(tmp_path / "out").problems == []
