@@ -22,6 +22,7 @@ import numpy as np
 
 from fastdata import registry
 from fastdata.errors import DatasetError, FastdataError, ShardError
+from fastdata.stores.base import map_npy
 from fastdata.types import Array, Buffer, Field, Int64Array, lazy, nbytes
 
 VERSION = 1
@@ -341,15 +342,7 @@ def open_array(path: Path) -> Array:
         DatasetError: it is missing, cut short or no array.
     """
     try:
-        # Not np.load, which takes a foreign file for a zip or a pickle.
-        try:
-            mapped: Array = np.lib.format.open_memmap(path, mode="r")
-            return mapped
-        except ValueError:
-            # An array without elements cannot be mapped; for anything else the error comes again.
-            with open(path, "rb") as file:
-                read: Array = np.lib.format.read_array(file, allow_pickle=False)
-                return read
+        return map_npy(path)
     except Exception as error:  # a damaged header may raise anything that Python's parser does
         raise DatasetError(f"expected a .npy file, got {error}, at {path}") from error
 

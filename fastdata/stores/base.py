@@ -27,6 +27,7 @@ MAX_OPEN = 128
 """Shards that a process keeps open: well under the usual limit of 1,024 open files, several datasets included."""
 
 _READ_NBYTES = 4 << 20
+_PARSER_TRIES = 10
 
 
 class Writer(ABC):
@@ -283,6 +284,27 @@ class Shards:
 
 
 _NOTHING = np.empty(0, dtype=np.uint8)
+
+
+def map_npy(path: Path) -> Array:
+    """Map a .npy file, read-only; one without elements, which cannot be mapped, is read.
+
+    Raises:
+        Exception: of any kind, since a damaged header is given to Python's parser.
+    """
+    # Not np.load, which takes a foreign file for a zip or a pickle.
+    for _ in range(_PARSER_TRIES):
+        try:
+            try:
+                mapped: Array = np.lib.format.open_memmap(path, mode="r")
+                return mapped
+            except ValueError:
+                with open(path, "rb") as file:
+                    read: Array = np.lib.format.read_array(file, allow_pickle=False)
+                    return read
+        except SystemError as error:  # "AST constructor recursion depth mismatch": CPython's parser, used by several threads at once
+            mismatch = error
+    raise mismatch
 
 
 def crc32(path: Path) -> int:

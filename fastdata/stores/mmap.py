@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.errors import DataError
-from fastdata.stores.base import ArrayReader, ArraySpool, sync
+from fastdata.stores.base import ArrayReader, ArraySpool, map_npy, sync
 from fastdata.stores.base import Writer as BaseWriter
 from fastdata.types import Array, Field, Record
 
@@ -78,9 +78,9 @@ class Reader(ArrayReader):
         self.dense, self.ragged = {}, {}
         for field in fields:
             if field.dense:
-                self.dense[field.name] = np.lib.format.open_memmap(path / f"{field.name}.npy", mode="r").view(np.ndarray)
+                self.dense[field.name] = map_npy(path / f"{field.name}.npy").view(np.ndarray)
                 continue
-            offsets = np.lib.format.open_memmap(path / f"{field.name}.offsets.npy", mode="r").view(np.ndarray)
+            offsets = map_npy(path / f"{field.name}.offsets.npy").view(np.ndarray)
             target, shape = path / f"{field.name}.bin", (int(offsets[-1]), *field.shape)
             dtype = np.dtype(field.dtype).newbyteorder("<")
             # An empty file cannot be mapped.
