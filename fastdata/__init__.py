@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fastdata import samplers
     from fastdata.collate import Collate
     from fastdata.dataset import Dataset, concat
-    from fastdata.errors import ArgumentError, DataError, DatasetError, FastdataError, ShardError
+    from fastdata.errors import ArgumentError, DataError, DatasetError, FastdataError, ShardError, WorkerError
     from fastdata.images import CenterCrop, Normalize, RandomResizedCrop, Resize, like
     from fastdata.loader import DataLoader
     from fastdata.measure import bench
@@ -37,6 +37,7 @@ _LAZY = {
     "RandomResizedCrop": "fastdata.images",
     "Resize": "fastdata.images",
     "ShardError": "fastdata.errors",
+    "WorkerError": "fastdata.errors",
     "bench": "fastdata.measure",
     "concat": "fastdata.dataset",
     "info": "fastdata.summary",
@@ -59,6 +60,7 @@ __all__ = [
     "RandomResizedCrop",
     "Resize",
     "ShardError",
+    "WorkerError",
     "bench",
     "concat",
     "info",

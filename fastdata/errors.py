@@ -24,3 +24,7 @@ class ShardError(DataError):
 
 class DatasetError(FastdataError, OSError):
     """A folder that is not a dataset this version can open, or a pack that could not finish. Exit code 1."""
+
+
+class WorkerError(FastdataError, RuntimeError):
+    """A worker process that died; says of what, where that is known. Exit code 1."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import multiprocessing.connection
 import os
+import signal
 import traceback
 import warnings
 import weakref
@@ -15,7 +17,7 @@ import torch
 import torch.utils.data
 
 from fastdata.collate import ERRORS, Collate
-from fastdata.errors import ArgumentError, FastdataError
+from fastdata.errors import ArgumentError, FastdataError, WorkerError
 from fastdata.loader.tuning import PREFETCH_FACTOR, auto_workers
 from fastdata.loader.workers import WorkerInit
 from fastdata.samplers import Batches, Sampler, Sequential, Shuffle
@@ -172,8 +174,6 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 yield batch
         except Exception as error:
             if self.num_workers:
-                if not all(worker.is_alive() for worker in getattr(passing, "_workers", ())):
-                    self._iterator = None  # persistent workers that died serve no other pass
                 # torch's frame that raises a worker's error also holds it. Collected as a cycle, queues go before workers, and each of these is
                 # waited for 5 s in vain.
                 traceback.clear_frames(error.__traceback__)
@@ -181,7 +181,24 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                     # torch gives the text of the worker's traceback; its end is what the user needs.
                     sentence = str(error).strip().rpartition(f"{type(error).__module__}.{type(error).__name__}: ")[2]
                     raise type(error)(sentence) from error
+                if (dead := _dead_worker(passing, error)) is not None:
+                    self._iterator = None  # persistent workers serve no other pass when one of them is gone
+                    raise dead from error
             raise
+
+
+def _dead_worker(passing: Any, error: Exception) -> WorkerError | None:
+    """Say which worker of a pass has died, and of what; None where all live."""
+    workers = getattr(passing, "_workers", ())
+    if isinstance(error, (EOFError, OSError)):
+        # A connection that breaks off is the first that is seen of a worker's death.
+        multiprocessing.connection.wait([worker.sentinel for worker in workers], timeout=1)
+    for worker in workers:
+        if not worker.is_alive() and (code := worker.exitcode):
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            hint = "; the system may have run out of memory: try fewer workers" if code == -signal.SIGKILL else ""
+            return WorkerError(f"expected a DataLoader worker to load its batches, got the death of process {worker.pid} by {how}{hint}")
+    return None
 
 
 def _check(

@@ -100,7 +100,7 @@ def pack(
         ArgumentError: something that cannot be meant; nothing was written.
         DataError: a bad sample, with `on_error="raise"`.
         DatasetError: `dest` is in the way, or cannot be written.
-        FastdataError: a worker died.
+        WorkerError: a worker died.
     """
     started = time.monotonic()
     target = Path(os.path.realpath(dest))

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from fastdata.errors import FastdataError
+from fastdata.errors import FastdataError, WorkerError
 from fastdata.packing.base import Status
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ def run(function: Callable[[T, Status], R], tasks: Iterable[T], workers: int, ti
         Results in the order in which they are done.
 
     Raises:
-        FastdataError: a worker died; says by which signal, and at which sample.
+        WorkerError: a worker died; says by which signal, and at which sample.
     """
     if workers == 1 or multiprocessing.current_process().daemon:
         status = _Local(tick)
@@ -189,10 +189,10 @@ def _picklable(error: Exception) -> Exception:
     return error
 
 
-def _death(process: Any, shared: _Shared) -> FastdataError:
+def _death(process: Any, shared: _Shared) -> WorkerError:
     """Say how a worker died, and at what."""
     process.join()
     code = process.exitcode
     how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     hint = "; the system may have run out of memory: try fewer --workers" if code == -signal.SIGKILL else ""
-    return FastdataError(f"expected a worker to finish its shard, got its death by {how}, at {shared.read()[2] or 'its start'}{hint}")
+    return WorkerError(f"expected a worker to finish its shard, got its death by {how}, at {shared.read()[2] or 'its start'}{hint}")

@@ -757,8 +757,19 @@ def test_two_passes_at_once_do_not_share_workers(numbers: Path, workers: int) ->
     assert sum(1 for _ in loader for _ in fastdata.DataLoader(fastdata.Dataset(numbers), 400, num_workers=0)) == 16
 
 
+@pytest.fixture
+def quiet_children() -> Iterator[None]:
+    """Without torch's handler, which raises wherever the main thread happens to be when a worker dies; the loader notices by itself."""
+    list(torch.utils.data.DataLoader(range(2), num_workers=1))  # type: ignore[arg-type]  # torch sets its handler once
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    yield
+    gc.collect()
+    signal.signal(signal.SIGCHLD, handler)
+
+
 # Killed while it hands over a descriptor, a worker leaves the standard library's half of the connection to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.usefixtures("quiet_children")
 def test_a_loader_whose_worker_was_killed_serves_the_next_pass(numbers: Path) -> None:
     def kill(sample: dict[str, Any]) -> dict[str, Any]:
         if sample["value"] == 3 * 777 and not marker.exists():
@@ -769,7 +780,7 @@ def test_a_loader_whose_worker_was_killed_serves_the_next_pass(numbers: Path) ->
     marker = numbers.parent / "killed"
     dataset = fastdata.Dataset(numbers, transform=kill)
     loader = fastdata.DataLoader(dataset, 100, num_workers=1, multiprocessing_context="fork")
-    with pytest.raises(RuntimeError, match="DataLoader worker"):
+    with pytest.raises(fastdata.WorkerError, match=r"death of process [0-9]+ by SIGKILL; the system may have run out of memory"):
         list(loader)
     assert sum(len(batch["value"]) for batch in loader) == 800
     gc.collect()
@@ -797,6 +808,7 @@ def test_a_dataset_that_was_replaced_is_not_mixed_with_the_new_one(store: str, w
         assert batch["image"][:, 0, 0, 0].tolist() == batch["label"].tolist()
 
 
+@pytest.mark.usefixtures("quiet_children")
 def test_a_loader_whose_worker_died_between_two_passes_serves_the_next_one(numbers: Path) -> None:
     before = set(multiprocessing.active_children())
     loader = fastdata.DataLoader(fastdata.Dataset(numbers), 100, num_workers=1)
