@@ -5,6 +5,8 @@ Each is also the built-in that it resembles, carries one message, and pickles, s
 
 from __future__ import annotations
 
+import signal
+
 
 class FastdataError(Exception):
     """The base of every error that the package raises on purpose."""
@@ -28,3 +30,8 @@ class DatasetError(FastdataError, OSError):
 
 class WorkerError(FastdataError, RuntimeError):
     """A worker process that died; says of what, where that is known. Exit code 1."""
+
+
+def cause_of_death(exitcode: int) -> str:
+    """Name the signal that ended a process, or its exit code."""
+    return signal.Signals(-exitcode).name if exitcode < 0 else f"exit code {exitcode}"

@@ -19,22 +19,14 @@ STORES = registry.names("fastdata.stores")
 
 
 @pytest.fixture(scope="module")
-def real() -> Path:
-    folder = os.environ.get("FASTDATA_TESTDATA")
-    if not folder:
-        pytest.skip("FASTDATA_TESTDATA names no folder of real photos and text")
-    return Path(folder)
-
-
-@pytest.fixture(scope="module")
-def tiles(real: Path) -> list[Path]:
-    return sorted((real / "tiles").glob("*/*.jpg"), key=lambda path: os.fsencode(path.relative_to(real)))
+def tiles(testdata: Path) -> list[Path]:
+    return sorted((testdata / "tiles").glob("*/*.jpg"), key=lambda path: os.fsencode(path.relative_to(testdata)))
 
 
 @pytest.fixture(scope="module", params=STORES)
-def packed(request: pytest.FixtureRequest, real: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packed(request: pytest.FixtureRequest, testdata: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("tiles") / request.param
-    assert fastdata.pack(real / "tiles", out, to=request.param, workers=2).num_samples == 2000
+    assert fastdata.pack(testdata / "tiles", out, to=request.param, workers=2).num_samples == 2000
     return out
 
 
@@ -92,12 +84,14 @@ def test_tiles_verify(packed: Path) -> None:
     assert fastdata.verify(packed, workers=2).problems == []
 
 
-def test_odd_files_are_packed_as_pillow_sees_them_or_listed(real: Path, tmp_path: Path) -> None:
+def test_odd_files_are_packed_as_pillow_sees_them_or_listed(testdata: Path, tmp_path: Path) -> None:
     """Cases 1 to 4, 6, 8, 9, 11, 12: every file of Pillow's and libjxl's test pictures is a sample or a reject, and none a crash."""
     out = tmp_path / "out"
-    packed = fastdata.pack(real / "weird", out, to="tar", source_kind="images", on_error="skip", workers=2)
+    packed = fastdata.pack(testdata / "weird", out, to="tar", source_kind="images", on_error="skip", workers=2)
     dataset = fastdata.Dataset(out, fields=("image", "key"))
-    files = {str(p.relative_to(real / "weird")) for p in (real / "weird").rglob("*") if p.suffix[1:].lower() in PICTURES and p.is_file()}
+    files = {
+        str(p.relative_to(testdata / "weird")) for p in (testdata / "weird").rglob("*") if p.suffix[1:].lower() in PICTURES and p.is_file()
+    }
     keys = dataset.column("key").tolist()
     assert len(keys) + packed.rejected == len(files)
     assert set(keys) <= files
@@ -111,9 +105,9 @@ def test_odd_files_are_packed_as_pillow_sees_them_or_listed(real: Path, tmp_path
 PICTURES = {"jpg", "jpeg", "jpe", "jfif", "png", "gif", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pbm", "jp2", "avif"}
 
 
-def test_raw_pictures_of_one_size_are_one_array_that_numpy_maps(real: Path, tiles: list[Path], tmp_path: Path) -> None:
+def test_raw_pictures_of_one_size_are_one_array_that_numpy_maps(testdata: Path, tiles: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    fastdata.pack(real / "tiles" / "class_9", out, to="mmap", source_kind="images", image="raw", resize="48x64", workers=1)
+    fastdata.pack(testdata / "tiles" / "class_9", out, to="mmap", source_kind="images", image="raw", resize="48x64", workers=1)
     arrays = [np.load(path / "image.npy", mmap_mode="r") for path in sorted((out / "shards").iterdir())]
     assert all(array.shape[1:] == (48, 64, 3) and array.dtype == np.uint8 for array in arrays)
     dataset = fastdata.Dataset(out)
@@ -121,9 +115,9 @@ def test_raw_pictures_of_one_size_are_one_array_that_numpy_maps(real: Path, tile
     assert dataset.is_gather
 
 
-def test_a_resized_jpeg_is_near_pillows_resize(real: Path, tmp_path: Path) -> None:
+def test_a_resized_jpeg_is_near_pillows_resize(testdata: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    folder = real / "tiles" / "class_9"
+    folder = testdata / "tiles" / "class_9"
     fastdata.pack(folder, out, to="lmdb", source_kind="images", resize_short=128, quality=95, workers=1)
     for sample in fastdata.Dataset(out, fields=("image", "key")):
         with Image.open(folder / sample["key"]) as image:
@@ -135,8 +129,8 @@ def test_a_resized_jpeg_is_near_pillows_resize(real: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("store", ["mmap", "tar"])
-def test_chinese_and_english_text_comes_back(real: Path, store: str, tmp_path: Path) -> None:
+def test_chinese_and_english_text_comes_back(testdata: Path, store: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    fastdata.pack(real / "text", out, to=store, workers=1)
+    fastdata.pack(testdata / "text", out, to=store, workers=1)
     for sample in fastdata.Dataset(out, fields=("text", "key")):
-        assert sample["text"] == (real / "text" / sample["key"]).read_bytes().decode().removeprefix("\ufeff")
+        assert sample["text"] == (testdata / "text" / sample["key"]).read_bytes().decode().removeprefix("\ufeff")

@@ -17,7 +17,7 @@ import torch
 import torch.utils.data
 
 from fastdata.collate import ERRORS, Collate
-from fastdata.errors import ArgumentError, FastdataError, WorkerError
+from fastdata.errors import ArgumentError, FastdataError, WorkerError, cause_of_death
 from fastdata.loader.tuning import PREFETCH_FACTOR, auto_workers
 from fastdata.loader.workers import WorkerInit
 from fastdata.samplers import Batches, Sampler, Sequential, Shuffle
@@ -195,9 +195,9 @@ def _dead_worker(passing: Any, error: Exception) -> WorkerError | None:
         multiprocessing.connection.wait([worker.sentinel for worker in workers], timeout=1)
     for worker in workers:
         if not worker.is_alive() and (code := worker.exitcode):
-            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             hint = "; the system may have run out of memory: try fewer workers" if code == -signal.SIGKILL else ""
-            return WorkerError(f"expected a DataLoader worker to load its batches, got the death of process {worker.pid} by {how}{hint}")
+            death = f"the death of process {worker.pid} by {cause_of_death(code)}{hint}"
+            return WorkerError(f"expected a DataLoader worker to load its batches, got {death}")
     return None
 
 

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from fastdata.errors import FastdataError, WorkerError
+from fastdata.errors import FastdataError, WorkerError, cause_of_death
 from fastdata.packing.base import Status
 
 T = TypeVar("T")
@@ -193,6 +193,7 @@ def _death(process: Any, shared: _Shared) -> WorkerError:
     """Say how a worker died, and at what."""
     process.join()
     code = process.exitcode
-    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     hint = "; the system may have run out of memory: try fewer --workers" if code == -signal.SIGKILL else ""
-    return WorkerError(f"expected a worker to finish its shard, got its death by {how}, at {shared.read()[2] or 'its start'}{hint}")
+    return WorkerError(
+        f"expected a worker to finish its shard, got its death by {cause_of_death(code)}, at {shared.read()[2] or 'its start'}{hint}"
+    )
