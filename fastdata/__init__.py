@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fastdata.images import CenterCrop, Normalize, RandomResizedCrop, Resize, like
     from fastdata.loader import DataLoader
     from fastdata.measure import bench
-    from fastdata.packing import pack
+    from fastdata.packing import commit, pack
     from fastdata.packing.verify import verify
     from fastdata.seeding import seed_everything
     from fastdata.summary import info
@@ -39,6 +39,7 @@ _LAZY = {
     "ShardError": "fastdata.errors",
     "WorkerError": "fastdata.errors",
     "bench": "fastdata.measure",
+    "commit": "fastdata.packing",
     "concat": "fastdata.dataset",
     "info": "fastdata.summary",
     "like": "fastdata.images",
@@ -62,6 +63,7 @@ __all__ = [
     "ShardError",
     "WorkerError",
     "bench",
+    "commit",
     "concat",
     "info",
     "like",

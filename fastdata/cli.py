@@ -17,7 +17,7 @@ from fastdata import registry
 from fastdata.errors import ArgumentError, FastdataError
 
 if TYPE_CHECKING:
-    from fastdata.packing.base import Progress
+    from fastdata.packing.base import Packed, Progress
 
 app = typer.Typer(
     name="fastdata",
@@ -52,20 +52,31 @@ def pack(
         str | None, typer.Option(metavar="SIZE", help="Bytes of the source per shard.  [default: 256MB, or a sixteenth of the source]")
     ] = None,
     shuffle: Annotated[int | None, typer.Option(metavar="SEED", help="Pack in a random order.")] = None,
+    documents: Annotated[
+        str | None, typer.Option(help="What a text is: the file, a line, or a block between blank lines.  [default: file]")
+    ] = None,
+    hidden: Annotated[bool, typer.Option("--hidden", help="Take hidden and system files too.")] = False,
+    classes: Annotated[str | None, typer.Option(metavar="FILE|DATASET", help="Number labels by this class table.")] = None,
     image: Annotated[str, typer.Option(help="What pictures become: keep, jpeg, png, raw.")] = "keep",
     resize_short: Annotated[int | None, typer.Option(metavar="PX", help="Shrink the shorter side to this.")] = None,
     resize_long: Annotated[int | None, typer.Option(metavar="PX", help="Shrink the longer side to this.")] = None,
     resize: Annotated[str | None, typer.Option(metavar="HxW", help="Resize to exactly this.")] = None,
     quality: Annotated[int | None, typer.Option(help="Of JPEGs that are encoded, 1 to 100.  [default: 90]")] = None,
     background: Annotated[str, typer.Option(metavar="COLOUR", help="Behind transparent pixels.")] = "#ffffff",
+    compress: Annotated[str | None, typer.Option(help="Compress texts, JSON and arrays: zstd.  [default: not]")] = None,
+    validate: Annotated[bool, typer.Option("--validate/--no-validate", help="Decode every payload once.")] = True,
     on_error: Annotated[str, typer.Option(help="At a bad sample: raise, or skip it and list it in rejects.jsonl.")] = "raise",
+    max_errors: Annotated[str | None, typer.Option(metavar="N|P%", help="Skip no more than these.  [default: any number]")] = None,
+    part: Annotated[
+        str | None, typer.Option(metavar="K/N", help="Pack one of N shares of the shards, from 1; then: fastdata commit.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a dataset that is at OUT.")] = False,
     as_json: _Json = False,
 ) -> None:
     """Pack a corpus into a dataset."""
     from fastdata.packing import pack as run
 
-    with _progress("packing") as progress:
+    with _telling_what_is_left(out), _progress("packing") as progress:
         packed = run(
             source,
             out,
@@ -74,16 +85,39 @@ def pack(
             workers=workers,
             shard_size=shard_size,
             shuffle=shuffle,
+            documents=documents,
+            hidden=hidden,
+            classes=classes,
             image=image,
             resize_short=resize_short,
             resize_long=resize_long,
             resize=resize,
             quality=quality,
             background=background,
+            compress=compress,
+            validate=validate,
             on_error=on_error,
+            max_errors=max_errors,
+            part=part,
             overwrite=overwrite,
             progress=progress,
         )
+    _print_packed(packed, as_json)
+
+
+@app.command()
+def commit(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The dataset's folder, as the parts had it.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a dataset that is at OUT.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """Finish a dataset that was packed in parts."""
+    from fastdata.packing import commit as run
+
+    _print_packed(run(out, overwrite=overwrite), as_json)
+
+
+def _print_packed(packed: Packed, as_json: bool) -> None:
     if as_json:
         _print_json(packed.to_json())
         return
@@ -99,11 +133,33 @@ def pack(
     if packed.already:
         _print(f"already packed: {packed.num_samples} samples at {packed.path}")
         return
-    skipped = f", {packed.rejected} skipped (see rejects.jsonl)" if packed.rejected else ""
+    for reason, count in list(packed.reasons.items())[:_SHOWN]:
+        _print(f"skipped: {count}: {reason}")
+    if len(packed.reasons) > _SHOWN:
+        _print(f"skipped: {sum(list(packed.reasons.values())[_SHOWN:])} for {len(packed.reasons) - _SHOWN} other reasons")
+    what = f"packed part {packed.part}" if packed.part else "packed"
+    skipped = f", {packed.rejected} skipped{'' if packed.part else ' (see rejects.jsonl)'}" if packed.rejected else ""
+    resumed = f" ({packed.resumed} of them before)" if packed.resumed else ""
     rate = f"{packed.seconds:.1f} s, {packed.samples_per_s:.0f} samples/s"
     _print(
-        f"packed: {packed.num_samples} samples{skipped}, {packed.num_shards} shards, {packed.nbytes / 1e6:.1f} MB, {rate}, at {packed.path}"
+        f"{what}: {packed.num_samples} samples{resumed}{skipped}, {packed.num_shards} shards, {packed.nbytes / 1e6:.1f} MB, {rate},"
+        f" at {packed.path}"
     )
+    if packed.part:
+        _print(f"when all parts are packed: fastdata commit {packed.path.removesuffix('.partial')}")
+
+
+@contextmanager
+def _telling_what_is_left(out: Path) -> Iterator[None]:
+    """When a pack fails or is interrupted, say what the next one goes on from."""
+    try:
+        yield
+    except BaseException:
+        from fastdata.packing import unfinished
+
+        if count := unfinished(out):
+            print(f"unfinished: {count} shards wait at {out}.partial; the same command goes on from there", file=sys.stderr)
+        raise
 
 
 @app.command()
@@ -133,20 +189,27 @@ def info(out: _Out, as_json: _Json = False) -> None:
 
 
 @app.command()
-def verify(out: _Out, as_json: _Json = False) -> None:
-    """Check checksums, counts and every payload; exit 1 and a list if anything is wrong."""
-    from fastdata.packing import usable_cpus
+def verify(
+    out: _Out,
+    quick: Annotated[bool, typer.Option("--quick", help="Look at sizes and counts alone.")] = False,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes.  [default: every usable CPU]")] = None,
+    as_json: _Json = False,
+) -> None:
+    """Check sizes, counts, checksums and every payload; exit 1 and a list if anything is wrong."""
+    from fastdata.packing.options import usable_cpus
     from fastdata.packing.verify import verify as run
 
     with _progress("verifying") as progress:
-        verified = run(out, workers=usable_cpus(), progress=progress)
+        verified = run(out, quick=quick, workers=workers or usable_cpus(), progress=progress)
     if as_json:
         _print_json({**vars(verified), "ok": not verified.problems})
     else:
         for problem in verified.problems:
             _print(problem)
         state = f"problems: {len(verified.problems)}" if verified.problems else "all well"
-        _print(f"verified: {verified.num_samples} samples, {verified.num_shards} shards, {state}, at {verified.path}")
+        _print(
+            f"{'sizes and counts' if quick else 'verified'}: {verified.num_samples} samples, {verified.num_shards} shards, {state}, at {verified.path}"
+        )
     if verified.problems:
         raise typer.Exit(1)
 
@@ -232,7 +295,7 @@ def main() -> NoReturn:
         app()
     except SystemExit as end:
         if end.code in _INTERRUPTED:
-            print("interrupted: nothing unfinished was left", file=sys.stderr)
+            print("interrupted", file=sys.stderr)
         raise
     except FastdataError as error:
         print(f"error: {error}".encode("utf-8", "backslashreplace").decode(), file=sys.stderr)

@@ -318,7 +318,7 @@ class Dataset(Base):
         check = self._columns.check_unchanged
         try:
             table = ShardTable(self.path, self._manifest)
-            payloads = [codec.field for codec in self._codecs.values() if codec.payload]
+            payloads = [codec.stored for codec in self._codecs.values() if codec.payload]
             store, column = self._manifest.store, self._columns.slice
             return Shards(store, self.path, payloads, table.first, table.num_samples, table.files, column, check)
         finally:
@@ -365,7 +365,7 @@ class Dataset(Base):
     @property
     def is_gather(self) -> bool:
         codecs = [self._codecs[output.source] for output in self._plan if output.source in self._codecs]
-        plain = all(output.crop is None for output in self._plan) and all(not c.payload or c.field.dense for c in codecs)
+        plain = all(output.crop is None for output in self._plan) and all(not c.payload or c.stored.dense for c in codecs)
         return plain and self._transform is None and not self._batch_transforms
 
     def column(self, name: str) -> Array:
@@ -408,7 +408,7 @@ class Dataset(Base):
 
     def _read(self, name: str, indices: Int64Array, failures: dict[int, DataError]) -> Values:
         """Read a payload field; where that fails, sample by sample, to learn which ones do."""
-        f = self._codecs[name].field
+        f = self._codecs[name].stored
         try:
             return self._shards.read(f, indices)
         except DataError:
@@ -444,10 +444,11 @@ class Dataset(Base):
         if self._manifest.columns[f"{source}.nbytes"].get("missing"):
             missing = np.asarray(self._columns.take(f"{source}.nbytes", indices)) < 0
         extra: Batch = {} if missing is None else {f"{name}.valid": ~missing}
-        if codec.field.dense and output.crop is None:
+        dense = codec.field.dense and output.crop is None
+        if dense and codec.stored.dense:
             return {name: np.asarray(values, dtype=np.dtype(codec.field.dtype)), **extra}
         nothing = np.zeros((0, *codec.field.shape), dtype=codec.field.dtype) if codec.field.codec == "ndarray" else None
-        out: Any = [nothing] * len(indices)
+        out: Any = np.zeros((len(indices), *codec.field.shape), dtype=codec.field.dtype) if dense else [nothing] * len(indices)
         if output.crop is not None:
             widths, heights = (np.maximum(1, np.asarray(info[side], dtype=np.int64)) for side in ("width", "height"))
             if isinstance(output.crop, Like):
@@ -464,7 +465,7 @@ class Dataset(Base):
             one = {column: value[i] for column, value in info.items()}
             try:
                 if output.crop is None:
-                    out[i] = codec.decode(values[i], one)
+                    out[i] = codec.decode(codec.from_store(values[i], one), one)
                 else:
                     box, flip = drawn.regions.boxes[i], bool(drawn.regions.flips[i])
                     cast(Any, codec).decode_region(values[i], one, box, out[i], flip=flip, interpolation=output.crop.interpolation)

@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,21 @@ def field_to_json(f: Field) -> dict[str, Any]:
     return {"codec": f.codec, "dtype": f.dtype, "shape": list(f.shape), "dense": f.dense, "options": dict(f.options)}
 
 
+def fields_from_json(document: Mapping[str, Any]) -> tuple[Field, ...]:
+    """Build fields from what `field_to_json` gave for each name; errors of any kind mean that it is damaged."""
+    parsed = tuple(
+        Field(name, f["codec"], f["dtype"], tuple(map(int, f["shape"])), bool(f["dense"]), dict(f["options"]))
+        for name, f in document.items()
+    )
+    check_fields(parsed)
+    for f in parsed:
+        if f.codec not in registry.names("fastdata.codecs"):
+            raise ValueError(f"unknown codec {f.codec!r}")
+        if f.dtype != "str" and np.dtype(f.dtype).hasobject:
+            raise ValueError(f"dtype {f.dtype!r} of field {f.name!r}")
+    return parsed
+
+
 def check_fields(fields: Sequence[Field]) -> None:
     """Refuse names that cannot be kept apart from derived columns, or twice the same.
 
@@ -109,14 +124,14 @@ def check_fields(fields: Sequence[Field]) -> None:
         raise ValueError(f"expected fields of different names, got {[f.name for f in fields]}")
 
 
-def load(root: Path, generation: int | None = None) -> Manifest:
-    """Read and check a manifest: the newest, or that of a generation.
+def load(root: Path, generation: int | None = None, *, partial: bool = False) -> Manifest:
+    """Read and check a manifest: the newest, or that of a generation; `partial` allows a folder that has not got its name yet.
 
     Raises:
         DatasetError: no dataset, an unfinished one, a version that this package does not know, or a manifest that does not hold together.
     """
     path = root / "manifest.json" if generation is None else root / "manifests" / f"{generation}.json"
-    if root.name.endswith(".partial"):
+    if root.name.endswith(".partial") and not partial:
         raise DatasetError(f"expected a finished dataset, got one that is incomplete, at {root}: pack it again")
     try:
         document = json.loads(path.read_bytes())
@@ -139,16 +154,7 @@ def load(root: Path, generation: int | None = None) -> Manifest:
 
 def _parse(document: dict[str, Any]) -> Manifest:
     """Build a manifest from JSON; errors of any kind mean that it is damaged."""
-    parsed = tuple(
-        Field(name, f["codec"], f["dtype"], tuple(map(int, f["shape"])), bool(f["dense"]), f["options"])
-        for name, f in document["fields"].items()
-    )
-    check_fields(parsed)
-    for f in parsed:
-        if f.codec not in registry.names("fastdata.codecs"):
-            raise ValueError(f"unknown codec {f.codec!r}")
-        if f.dtype != "str" and np.dtype(f.dtype).hasobject:
-            raise ValueError(f"dtype {f.dtype!r} of field {f.name!r}")
+    parsed = fields_from_json(document["fields"])
     if document["store"] not in registry.names("fastdata.stores"):
         raise ValueError(f"unknown store {document['store']!r}")
     segments, first = [], 0
@@ -166,7 +172,7 @@ def _parse(document: dict[str, Any]) -> Manifest:
             raise ValueError(f"column name {name!r}")
         if spec["dtype"] != "str" and np.dtype(spec["dtype"]).hasobject:
             raise ValueError(f"dtype {spec['dtype']!r} of column {name!r}")
-    for required in ("key", "digest", *(f.name for f in parsed)):
+    for required in ("key", "digest", *(f.name for f in parsed), *(f"{f.name}.raw_nbytes" for f in parsed if f.options.get("compress"))):
         if required not in columns and f"{required}.nbytes" not in columns:
             raise ValueError(f"no column of {required!r}")
     known = {f.name for f in fields(Manifest)} | {"fastdata"}
@@ -436,8 +442,9 @@ def digest(values: Iterable[tuple[str, str, tuple[int, ...], Buffer | None]]) ->
 
 
 def fingerprint(fields: Sequence[Field], classes: Sequence[str] | None, digests: Iterable[bytes | Array]) -> str:
-    """Fingerprint a dataset: sha256 of canonical JSON of fields and classes, then of the digests in order."""
-    head = {"fields": [[f.name, field_to_json(f)] for f in fields], "classes": None if classes is None else list(classes)}
+    """Fingerprint a dataset: sha256 of canonical JSON of fields, but for their compression, and classes, then of the digests in order."""
+    plain = [replace(f, options={name: value for name, value in f.options.items() if name != "compress"}) for f in fields]
+    head = {"fields": [[f.name, field_to_json(f)] for f in plain], "classes": None if classes is None else list(classes)}
     state = hashlib.sha256(json.dumps(head, sort_keys=True, separators=(",", ":")).encode())
     for part in digests:
         state.update(part.reshape(-1).data if isinstance(part, np.ndarray) else part)

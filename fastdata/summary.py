@@ -17,7 +17,8 @@ from fastdata.types import Array, Field
 def info(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Describe a dataset in JSON values: counts, classes, shards, bytes, sizes of values, and of pictures mean and std.
 
-    Sizes are in bytes, widths and heights in pixels, mean and std over all pixels of all pictures, in [0, 1] as `Normalize` takes them.
+    Sizes are in bytes, `raw_nbytes` those before compression, widths and heights in pixels, mean and std over all pixels of all pictures, in
+    [0, 1] as `Normalize` takes them.
 
     Raises:
         DatasetError: no dataset is there, or one that this version cannot open.
@@ -62,6 +63,9 @@ def _describe_field(f: Field, manifest: Manifest, columns: Columns, table: Shard
         described["total_nbytes"] = int(sizes[sizes > 0].sum())
         there = np.flatnonzero(sizes >= 0) if described["missing"] else there
         described["nbytes"] = _distribution(sizes[there])
+    if f.options.get("compress"):
+        sizes = columns[f"{f.name}.raw_nbytes"][there]
+        described |= {"compress": f.options["compress"], "total_raw_nbytes": int(sizes.sum()), "raw_nbytes": _distribution(sizes)}
     if f"{f.name}.valid" in columns:
         described["missing"] = int((~columns[f"{f.name}.valid"]).sum())
     for name in ("width", "height", "length"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -191,6 +192,40 @@ def test_json_is_one_object(fastdata: Command, photos: Path, tmp_path: Path) -> 
     verified = parsed("verify", out, code=1)
     assert verified["ok"] is False
     assert str(shard) in verified["problems"][0]
+
+
+def test_a_pack_in_parts_is_committed(fastdata: Command, photos: Path, tmp_path: Path) -> None:
+    for number in (2, 1):
+        ran = fastdata("pack", photos, tmp_path / "out", "--to", "tar", "--part", f"{number}/2", "--shard-size", "9KB")
+        assert ran.code == 0, ran
+        assert f"packed part {number}/2: " in ran.out
+        assert ran.out.splitlines()[-1] == f"when all parts are packed: fastdata commit {tmp_path / 'out'}"
+        if number == 2:
+            assert fastdata("commit", tmp_path / "out").err.startswith("error: expected")
+    ran = fastdata("commit", tmp_path / "out")
+    assert (ran.code, ran.out.splitlines()[-1].startswith("packed: 24 samples, ")) == (0, True), ran
+    assert "classes: 0 cat, 1 dog, 2 eel" in ran.out
+    assert "warning: samples lie sorted by 'label'" in ran.out
+    assert fastdata("verify", tmp_path / "out", "--quick").out.startswith("sizes and counts: 24 samples")
+    again = fastdata("commit", tmp_path / "out")
+    assert (again.code, again.err.startswith("error: expected parts of a dataset, got none")) == (1, True)
+
+
+def test_a_pack_that_fails_says_what_is_left_and_the_next_one_goes_on(fastdata: Command, own_photos: Path, tmp_path: Path) -> None:
+    bad = own_photos / "eel/023.jpg"
+    bad.write_bytes(bad.read_bytes()[:-300])
+    command = ("pack", own_photos, tmp_path / "out", "--to", "tar", "--shard-size", "9KB", "--workers", "1")
+    ran = fastdata(*command)
+    assert ran.code == 1
+    left, error = ran.err.splitlines()
+    assert re.fullmatch(rf"unfinished: \d+ shards wait at {tmp_path}/out\.partial; the same command goes on from there", left)
+    assert error.startswith("error: expected a JPEG")
+    ran = fastdata(*command, "--on-error", "skip", "--max-errors", "10%")
+    assert ran.code == 0, ran
+    assert re.search(r"^skipped: 1: expected a JPEG that decodes, got premature end", ran.out, re.MULTILINE)
+    assert re.search(r"^packed: 23 samples \(\d+ of them before\), 1 skipped", ran.out, re.MULTILINE)
+    ran = fastdata(*command[:2], tmp_path / "other", *command[3:], "--on-error", "skip", "--max-errors", "0")
+    assert (ran.code, "expected at most 0 bad samples" in ran.err) == (1, True)
 
 
 def test_info_reads_no_shard(fastdata: Command, packed: Path, tmp_path: Path) -> None:

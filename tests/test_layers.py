@@ -16,6 +16,7 @@ LAYERS: dict[str, float] = {
     "types": 0,
     "seeding": 1,
     "arrays": 1,
+    "compression": 1,
     "distributed": 1,
     "pictures": 1,
     "codecs": 2,
@@ -36,10 +37,10 @@ LAYERS: dict[str, float] = {
 INSIDE_L0 = {"registry": 0.1, "types": 0.1}
 """The registry refuses with an error; everything else of the layer stands alone."""
 
-COMPOSERS = {"packing", "loader", "samplers", "packing.verify"}
-"""What is made of the files beside it; `verify` runs its checks in the workers of a pack."""
+COMPOSERS = {"packing", "loader", "samplers", "packing.columns", "packing.verify"}
+"""What is made of the files beside it; `columns` come out of the journal, and `verify` runs its checks in the workers of a pack."""
 
-HEAVY = {"torch", "h5py", "lmdb", "cv2", "webdataset", "PIL", "simplejpeg", "turbojpeg"}
+HEAVY = {"torch", "h5py", "lmdb", "cv2", "webdataset", "PIL", "simplejpeg", "turbojpeg", "zstandard"}
 NO_TORCH = ("packing", "stores", "codecs", "sources")
 
 
@@ -132,7 +133,9 @@ def test_modules_below_the_dataset_import_nothing_heavy_before_it_is_used() -> N
     wrong = [
         f"fastdata.{name} imports {module}"
         for name, tree in MODULES.items()
-        if name.startswith((*NO_TORCH, "manifest", "summary", "cli", "registry", "errors", "types", "seeding", "arrays", "distributed"))
+        if name.startswith(
+            (*NO_TORCH, "manifest", "summary", "cli", "registry", "errors", "types", "seeding", "arrays", "compression", "distributed")
+        )
         for module in imports(tree, checking=False, functions=False)
         if module.partition(".")[0] in HEAVY
     ]

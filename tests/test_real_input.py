@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
 import os
 import subprocess
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 import fastdata
 from fastdata import registry
+from fastdata.types import Array
 
 STORES = registry.names("fastdata.stores")
 
@@ -98,8 +101,37 @@ def test_odd_files_are_packed_as_pillow_sees_them_or_listed(testdata: Path, tmp_
     assert packed.rejected > 0
     assert fastdata.verify(out, workers=2).problems == []
     widths, heights = dataset.column("image.width"), dataset.column("image.height")
-    for i in range(len(dataset)):
-        assert dataset[i]["image"].shape == (heights[i], widths[i], 3), keys[i]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow has something to say about most of them
+        for i in range(len(dataset)):
+            pixels = dataset[i]["image"]
+            assert pixels.shape == (heights[i], widths[i], 3), keys[i]
+            difference = np.abs(pixels - by_pillow(testdata / "weird" / keys[i]))
+            assert difference.mean() < 1, keys[i]
+            assert difference.max() <= 8, keys[i]
+    rejects = [json.loads(line) for line in (out / "rejects.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {reject["key"] for reject in rejects} == files - set(keys)
+    assert all(reject["reason"].startswith("expected ") and reject["key"] in reject["reason"] for reject in rejects)
+    assert sum(packed.reasons.values()) == len(rejects) == packed.rejected
+    assert len(packed.reasons) < len(rejects)
+
+
+def by_pillow(path: Path) -> Array:
+    """The first frame as Pillow shows it: upright, over white, 16 bit divided by 257; floats [H, W, 3]."""
+    with Image.open(path) as file:
+        orientation = file.getexif().get(0x0112)
+        file.load()
+        image = ImageOps.exif_transpose(file) if file.format != "TIFF" and orientation in range(2, 9) else file.copy()
+        image.info = file.info
+    if image.mode.startswith("I"):
+        grey, hidden = np.asarray(image).astype(float), image.info.get("transparency")
+        grey = np.where(grey == hidden, 65535, grey).clip(0, 65535) / 257
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    if image.has_transparency_data or "transparency" in image.info:
+        colours = np.asarray(image.convert("LA").convert("RGBA") if image.mode == "La" else image.convert("RGBA")).astype(float)
+        alpha = colours[:, :, 3:] / 255
+        return colours[:, :, :3] * alpha + 255 * (1 - alpha)
+    return np.asarray(image.convert("RGB")).astype(float)
 
 
 PICTURES = {"jpg", "jpeg", "jpe", "jfif", "png", "gif", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "pbm", "jp2", "avif"}

@@ -13,7 +13,9 @@ from fastdata.types import Array, Encoded
 class Codec(Base):
     """Bytes of any length."""
 
-    def encode(self, value: Any) -> Encoded:
+    compressible = True
+
+    def encode(self, value: Any, *, validate: bool = True) -> Encoded:
         """Take anything that is bytes."""
         if not isinstance(value, (bytes, bytearray, memoryview)):
             raise DataError(f"expected bytes, got {type(value).__name__}")

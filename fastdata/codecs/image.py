@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -42,6 +42,10 @@ QUALITY = 90
 
 _PILLOW = {"jp2": "JPEG2000"}
 _EXTENSIONS = {"jpeg": "jpg", "tiff": "tif", "raw": "npy"}
+
+# A PNG's text chunks with EXIF and XMP.
+_PNG_KEYWORDS = (b"Raw profile type exif\0", b"XML:com.adobe.xmp\0")
+_PNG_KEYWORD_NBYTES = max(map(len, _PNG_KEYWORDS))
 
 # EXIF orientation -> how a stored picture becomes upright: transposed or not, then flipped, by cv2's code
 # (1 left-right, 0 top-bottom, -1 both).
@@ -91,11 +95,13 @@ class Codec(base.Codec):
 
         _turbojpeg()
 
-    def encode(self, value: Any) -> Encoded:
+    def encode(self, value: Any, *, validate: bool = True) -> Encoded:
         """Encode one picture, decoding all of it to be sure that it can be.
 
         Args:
             value: bytes of a picture file, a PIL image, or uint8 [H, W, 3], [H, W, 1] or [H, W].
+            validate: False: of a file that is kept as it is, only the header is read, and what decoding could note is not; what was encoded
+                anew is not decoded again.
 
         Returns:
             `pixels` are those that `decode` will give, also after a new JPEG's loss. `data` of raw pixels is uint8 [H, W, 3].
@@ -103,14 +109,16 @@ class Codec(base.Codec):
         Raises:
             DataError: empty, of no known format, damaged, or larger than `MAX_PIXELS`.
         """
+        if not validate and isinstance(value, (bytes, bytearray, memoryview)):
+            encoding, size, orientation = _header(np.frombuffer(value, np.uint8))
+            if self._keeps(encoding, size):
+                return self._encoded(value, encoding, orientation, size, (), None)
         stored, encoding, orientation, notes = self._read(value)
         pixels = _upright(stored, orientation)
         height, width = pixels.shape[:2]
+        if isinstance(value, (bytes, bytearray, memoryview)) and self._keeps(encoding, (width, height)):
+            return self._encoded(value, encoding, orientation, (width, height), notes, pixels)
         size = _resized(width, height, self._resize)
-        is_file = isinstance(value, (bytes, bytearray, memoryview))
-        again = encoding == "jpeg" and self._quality is not None
-        if is_file and size == (width, height) and (self._image == "keep" or (self._image == encoding and not again)):
-            return self._encoded(value, encoding, orientation, pixels, notes)
         if size != (width, height):
             _check_size(*size)
             pixels = _resize_to_store(pixels, size, self._mask)
@@ -123,11 +131,12 @@ class Codec(base.Codec):
 
                 quality = QUALITY if self._quality is None else self._quality
                 data = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality, "RGB", self._subsampling, fastdct=False)
-                return self._encoded(data, target, 1, decode_jpeg(np.frombuffer(data, np.uint8))[0], notes)
-            if target == "png":
-                return self._encoded(_png(pixels), target, 1, pixels, notes)
-        pixels = np.ascontiguousarray(pixels)
-        return self._encoded(pixels, "raw", 1, pixels, notes)
+                pixels = decode_jpeg(np.frombuffer(data, np.uint8))[0] if validate else pixels
+            elif target == "png":
+                data = _png(pixels)
+            else:
+                data = pixels = np.ascontiguousarray(pixels)
+        return self._encoded(data, target, 1, size, notes, pixels if validate else None)
 
     def decode(self, data: Array, info: Mapping[str, Any]) -> Array:
         """Decode one picture to uint8 RGB [H, W, 3], upright; perhaps read-only, perhaps a view of `data` (raw)."""
@@ -233,8 +242,15 @@ class Codec(base.Codec):
         codes = _codes(image) if self._mask else None
         return _rgb(image, self._background) if codes is None else (np.repeat(codes[:, :, None], 3, axis=2), ())
 
-    def _encoded(self, data: Any, encoding: str, orientation: int, pixels: Array, notes: tuple[str, ...]) -> Encoded:
-        columns = {"width": pixels.shape[1], "height": pixels.shape[0], "orientation": orientation, "encoding": encoding}
+    def _keeps(self, encoding: str, size: tuple[int, int]) -> bool:
+        """Tell whether a file is stored as it came; `size` is width and height of the upright picture."""
+        again = encoding == "jpeg" and self._quality is not None
+        return _resized(*size, self._resize) == size and (self._image == "keep" or (self._image == encoding and not again))
+
+    def _encoded(
+        self, data: Any, encoding: str, orientation: int, size: tuple[int, int], notes: tuple[str, ...], pixels: Array | None
+    ) -> Encoded:
+        columns: dict[str, int | str] = {"width": size[0], "height": size[1], "orientation": orientation, "encoding": encoding}
         return Encoded(data, _EXTENSIONS.get(encoding, encoding), columns, notes, pixels)
 
 
@@ -251,6 +267,24 @@ def recognise(data: Array) -> str:
     if found is None:
         raise DataError(f"expected a picture ({', '.join(FORMATS)}), got {data.size} bytes starting {head[:8].hex(' ')}")
     return found
+
+
+def _header(data: Array) -> tuple[str, tuple[int, int], int]:
+    """Encoding, upright width and height, and orientation, as decoding would find them, from the header of a picture file."""
+    encoding = recognise(data)
+    if encoding == "jpeg":
+        width, height, _, _ = _jpeg_header(data)
+        _check_size(width, height)
+        orientation = _jpeg_orientation(data)
+    else:
+        with _refusing(f"a {encoding} picture whose header can be read", data.size):
+            image = _open(data, encoding)
+            # To look behind the pixels of a PNG, Pillow decodes them.
+            orientation = 1 if encoding == "png" and not _png_may_turn(data) else _orientation(image)
+            # Of a turned TIFF, some versions of Pillow give the size in the file and some the upright one.
+            width, height = (cast(Any, image).tag_v2[tag] for tag in (256, 257)) if encoding == "tiff" else image.size
+    size = (height, width) if _TURNS[orientation][0] else (width, height)
+    return encoding, size, 1 if encoding == "tiff" else orientation
 
 
 def decode_jpeg(data: Array, *, library: Literal["turbojpeg", "simplejpeg"] | None = None) -> tuple[Array, tuple[str, ...]]:
@@ -398,6 +432,8 @@ def _damaged(data: Array, message: str) -> DataError:
 
 
 def _jpeg_orientation(data: Array) -> int:
+    if not any(marker == 0xE1 for marker, _, _ in _segments(data)):
+        return 1  # neither EXIF nor XMP
     try:
         with _refusing("a JPEG header", data.size):
             return _orientation(_open(data, "jpeg"))
@@ -414,6 +450,16 @@ def _open(data: Array, encoding: str) -> Image.Image:
     image = Image.open(io.BytesIO(data.tobytes()), formats=[_PILLOW.get(encoding, encoding.upper())])
     _check_size(*image.size)
     return image
+
+
+def _png_may_turn(data: Array) -> bool:
+    """Whether a PNG has a chunk that Pillow finds an orientation in."""
+    view, at = data.data, 8
+    while at < len(view):
+        if bytes(view[at + 4 : at + 8]) == b"eXIf" or bytes(view[at + 8 : at + 8 + _PNG_KEYWORD_NBYTES]).startswith(_PNG_KEYWORDS):
+            return True
+        at += 12 + int.from_bytes(view[at : at + 4], "big")
+    return False
 
 
 def _orientation(image: Image.Image) -> int:
@@ -442,7 +488,7 @@ def _rgb(image: Image.Image, background: tuple[int, ...]) -> tuple[Array, tuple[
     image.load()
     notes: tuple[str, ...] = ()
     transparent = image.info.get("transparency")
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM", "TIFF")):
         values = np.asarray(image).astype(np.int64)
         grey = Image.fromarray(((values.clip(0, 65535) + 128) // 257).astype(np.uint8))
         alpha = Image.fromarray(np.where(values == transparent, 0, 255).astype(np.uint8))

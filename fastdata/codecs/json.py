@@ -14,7 +14,9 @@ from fastdata.types import Array, Encoded
 class Codec(Base):
     """Any value that JSON can hold."""
 
-    def encode(self, value: Any) -> Encoded:
+    compressible = True
+
+    def encode(self, value: Any, *, validate: bool = True) -> Encoded:
         """Encode without spaces, keys in their order, NaN refused since JSON has none."""
         try:
             return Encoded(json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(), "json")

@@ -11,9 +11,13 @@ from fastdata.codecs.base import Codec as Base
 from fastdata.errors import ArgumentError, DataError
 from fastdata.types import Array, Encoded, Field
 
+_NPY_NBYTES = 10  # magic, version and length of the text in a .npy file of version 1.0
+
 
 class Codec(Base):
     """An array of the field's dtype: [*shape] when dense, [n, *shape] when ragged, with n in the column `length`."""
+
+    compressible = True
 
     def __init__(self, field: Field) -> None:
         super().__init__(field)
@@ -21,9 +25,10 @@ class Codec(Base):
             raise ArgumentError(
                 f"expected a trailing shape without 0, got {list(field.shape)}, at field {field.name!r}: it has no elements"
             )
-        self.columns = {} if field.dense else {"length": "int64"}
+        if not field.dense:
+            self.columns = {"length": "int64", **self.columns}
 
-    def encode(self, value: Any) -> Encoded:
+    def encode(self, value: Any, *, validate: bool = True) -> Encoded:
         """Check dtype and shape; numbers are cast only where no value changes its kind or overflows."""
         dtype = np.dtype(self.field.dtype)
         try:
@@ -41,6 +46,29 @@ class Codec(Base):
             raise DataError(f"expected an array of shape [{expected}], got {list(array.shape)}")
         columns = {} if self.field.dense else {"length": len(array)}
         return Encoded(np.ascontiguousarray(array, dtype=dtype.newbyteorder("<")).reshape(array.shape), "npy", columns)
+
+    def from_store(self, data: Array, info: Mapping[str, Any]) -> Array:
+        """View bytes that were decompressed as the array."""
+        data = super().from_store(data, info)
+        if self.stored is self.field:
+            return data
+        dtype, shape = self._form(info)
+        try:
+            return data.view(dtype).reshape(shape)
+        except ValueError as error:
+            raise DataError(f"expected {dtype} {list(shape)}, got {data.size} bytes") from error
+
+    def file_head(self, info: Mapping[str, Any]) -> bytes:
+        """Describe the array as a .npy file of version 1.0 does; readers like its elements to start at a multiple of 64 bytes."""
+        dtype, shape = self._form(info)
+        text = f"{{'descr': {dtype.str!r}, 'fortran_order': False, 'shape': {shape!r}, }}".encode()
+        size = (len(text) + 1 + _NPY_NBYTES + 63) // 64 * 64 - _NPY_NBYTES
+        return b"\x93NUMPY\x01\0" + size.to_bytes(2, "little") + text.ljust(size - 1) + b"\n"
+
+    def _form(self, info: Mapping[str, Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """Dtype and shape of a stored value."""
+        shape = self.field.shape if self.field.dense else (int(info["length"]), *self.field.shape)
+        return np.dtype(self.field.dtype).newbyteorder("<"), shape
 
     def decode(self, data: Array, info: Mapping[str, Any]) -> Array:
         """Copy it out in the machine's byte order, writable."""

@@ -18,7 +18,7 @@ class Codec(Base):
 
     payload = False
 
-    def encode(self, value: Any) -> Encoded:
+    def encode(self, value: Any, *, validate: bool = True) -> Encoded:
         """Check the value against the dtype; the bytes are those that the digest covers: little-endian, or UTF-8."""
         dtype = self.field.dtype
         if dtype == "str":

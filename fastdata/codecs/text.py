@@ -13,7 +13,9 @@ from fastdata.types import Array, Encoded
 class Codec(Base):
     """A string of any length, as UTF-8."""
 
-    def encode(self, value: Any) -> Encoded:
+    compressible = True
+
+    def encode(self, value: Any, *, validate: bool = True) -> Encoded:
         """Encode a `str`; one with lone surrogates, which UTF-8 cannot hold, is refused."""
         if not isinstance(value, str):
             raise DataError(f"expected a string, got {type(value).__name__}")

@@ -2,52 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import fcntl
 import itertools
 import os
-import re
-import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fastdata
 from fastdata import manifest as manifests
 from fastdata import registry
 from fastdata.codecs import open_codec
 from fastdata.errors import ArgumentError, DataError, DatasetError, FastdataError
 from fastdata.manifest import Manifest
-from fastdata.packing.base import Job, Packed, Progress, ShardSummary, Status, Task
-from fastdata.packing.commit import commit
+from fastdata.packing import columns
+from fastdata.packing import options as given
+from fastdata.packing.base import Job, Packed, Progress, ShardSummary, Status, Task, Terms
 from fastdata.packing.engine import run
-from fastdata.packing.plan import MAX_SHARD_NBYTES, Listing, default_shard_nbytes, plan, survey
-from fastdata.packing.shard import draw, pack_shard
-from fastdata.pictures import MAX_PIXELS
+from fastdata.packing.journal import Journal
+from fastdata.packing.plan import MAX_SHARD_NBYTES, default_shard_nbytes, plan, survey
+from fastdata.packing.shard import begins_alike, draw, pack_shard, too_many
+from fastdata.packing.target import check_places, compare, describe, differences, foreign, place
 from fastdata.sources import open_source
-from fastdata.sources.base import Drawn
+from fastdata.sources.base import Drawn, few
 from fastdata.stores.base import sync
-from fastdata.types import Field
-
-_LOCK_WAITS_S = 3  # for the workers of a killed pack to end, which hold its lock until then
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of linux/fcntl.h and linux/fs.h
-_IMAGE_FORMS = ("jpeg", "keep", "png", "raw")
-_UNITS = {
-    "": 1,
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KIB": 1 << 10,
-    "MIB": 1 << 20,
-    "GIB": 1 << 30,
-    "TIB": 1 << 40,
-}
 
 
 def pack(
@@ -56,6 +37,9 @@ def pack(
     *,
     to: str,
     source_kind: str | None = None,
+    documents: str | None = None,
+    hidden: bool = False,
+    classes: str | Path | None = None,
     workers: int | None = None,
     shard_size: int | str | None = None,
     shuffle: int | None = None,
@@ -65,20 +49,28 @@ def pack(
     resize: tuple[int, int] | str | None = None,
     quality: int | None = None,
     background: str = "#ffffff",
+    compress: str | None = None,
+    validate: bool = True,
     on_error: str = "raise",
+    max_errors: int | str | None = None,
+    part: str | None = None,
     overwrite: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Packed:
     """Pack a corpus into a dataset.
 
-    The bytes depend on the source's data and the arguments, never on `workers` or the machine. A pack that fails or is killed leaves no
-    folder that opens.
+    The bytes depend on the source's data and the arguments, never on `workers`, the machine, or how often a pack was killed: with the same
+    arguments the next one goes on after the last finished shard, in `<dest>.partial`. (One of an iterable starts anew.) `workers`, `on_error`,
+    `max_errors`, `overwrite` and `progress` may differ then. A pack that fails or is killed leaves no folder that opens.
 
     Args:
         source: a folder or file of a kind that is recognised, any iterable of dicts, or a map-style dataset of dicts.
         dest: the dataset's folder; with the same arguments as a dataset that is there, nothing is done.
         to: the store: tar, lmdb, mmap or hdf5.
         source_kind: settles doubt about what the source is; a name of a file in `fastdata/sources/`.
+        documents: what a text of a text file is: the "file" (None means that too), a "line" or a "block" between blank lines.
+        hidden: take hidden and system files and folders as well.
+        classes: a dataset, or a file of class names, whose table numbers the labels; classes that it lacks are refused.
         workers: processes; None: one for every CPU that this process may use. An iterable is packed by the process that iterates.
         shard_size: bytes of the source for each shard, as a number or "256MB"; None: 256 MB, or a sixteenth of the source where that is
             less, but at least 1 MB.
@@ -89,8 +81,14 @@ def pack(
         resize: (height, width) or "HxW": resize to exactly this.
         quality: of JPEGs that are encoded, 1 to 100; None: 90. Under "keep" it matters where a resize has to encode.
         background: colour that shows through transparent pixels, "#rrggbb".
+        compress: "zstd" compresses each text, JSON value and array; None does not. Pictures never are.
+        validate: decode every payload once. False reads no more than the header of pictures that are kept as they are.
         on_error: "raise" at the first bad sample, or "skip" it and list it in rejects.jsonl.
-        overwrite: replace a dataset that is at `dest`.
+        max_errors: with "skip": stop at more bad samples than this number or this share ("0.5%") of all. Where the number of samples is known
+            only when the source is read, a share is judged at the end.
+        part: "3/16" packs the third sixteenth of the shards (counted from 1) and leaves them to `commit`; the other parts may be packed
+            by other machines that share the disk.
+        overwrite: replace a dataset that is at `dest`, and an unfinished one that was begun with other arguments.
         progress: called some times a second.
 
     Returns:
@@ -98,31 +96,40 @@ def pack(
 
     Raises:
         ArgumentError: something that cannot be meant; nothing was written.
-        DataError: a bad sample, with `on_error="raise"`.
+        DataError: a bad sample, with `on_error="raise"`, or too many.
         DatasetError: `dest` is in the way, or cannot be written.
         WorkerError: a worker died.
     """
     started = time.monotonic()
     target = Path(os.path.realpath(dest))
-    workers = _check_choices(to, image, on_error, workers, quality)
-    pictures = _picture_options(image, resize_short, resize_long, resize, quality, background)
-    shard_nbytes = None if shard_size is None else parse_nbytes(shard_size, "--shard-size")
-    opened = open_source(source, source_kind)
-    _check_places(source, target)
-    fields = tuple(_with_pictures(field, pictures) if field.codec == "image" else field for field in opened.fields)
+    workers = given.check_choices(to, image, on_error, compress, workers, quality)
+    pictures = given.picture_options(image, resize_short, resize_long, resize, quality, background)
+    shard_nbytes = None if shard_size is None else given.parse_nbytes(shard_size, "--shard-size")
+    limit = given.parse_max_errors(max_errors, on_error)
+    share = given.parse_part(part)
+    table = None if classes is None else given.read_classes(classes)
+    ways = {"documents": documents, "hidden": hidden or None}
+    opened = open_source(source, source_kind, {name: value for name, value in ways.items() if value is not None})
+    if table is not None:
+        opened.name_classes(table)
+    check_places(source, target)
+    fields = tuple(given.packed_field(field, pictures, compress) for field in opened.fields)
     try:
         manifests.check_fields(fields)
     except ValueError as error:
         raise ArgumentError(f"{error}, at {source}") from error
     if opened.trouble and on_error == "raise":
         raise ArgumentError(opened.trouble)
-    if shuffle is not None and not opened.splits:
-        raise ArgumentError(
-            "expected a source that can be read in any order with --shuffle, got an iterable; pass a list or a map-style dataset"
-        )
+    for flag, value in (("--shuffle", shuffle), ("--part", part)):
+        if value is not None and not opened.splits:
+            raise ArgumentError(
+                f"expected a source that can be read in any order with {flag}, got an iterable; pass a list or a map-style dataset"
+            )
     listing = survey(opened) if opened.splits else None
     if shard_nbytes is None:
         shard_nbytes = default_shard_nbytes(listing.nbytes) if listing else MAX_SHARD_NBYTES
+    # Of what came later than the first datasets, the default is not written down.
+    later = {"documents": None if documents == "file" else documents, "hidden": hidden or None, "compress": compress}
     options = {
         "source": listing.sha256 if listing and opened.comparable else None,
         "source_kind": type(opened).__module__.rpartition(".")[2],
@@ -130,87 +137,189 @@ def pack(
         "shard_size": shard_nbytes,
         "shuffle": shuffle,
         **pictures,
+        **{name: value for name, value in later.items() if value is not None},
+        **({} if validate else {"validate": False}),
     }
-    compare = partial(_compare, target, options, overwrite)
-    if already := compare():
-        return replace(already, seconds=time.monotonic() - started)
-    folder = target.with_name(target.name + ".partial")
-    job = Job(opened, fields, to, folder, on_error, shuffle)
-    total = listing.nbytes if listing else 0
+    terms = Terms(options, fields, opened.classes, listing, fastdata.__version__, share[1] if share else 1)
+    journal = Journal(target.with_name(target.name + ".partial"))
+    rejects = given.max_rejects(limit, listing.num_samples if listing else None)
+    job = Job(opened, fields, to, journal.folder, on_error, rejects, shuffle, validate)
     try:
-        with _claimed(folder):
-            if already := compare():  # what another pack has finished meanwhile
+        if (already := compare(target, terms, overwrite)) and not journal.lock.exists():
+            return replace(already, seconds=time.monotonic() - started)
+        with journal.claimed(share[0] if share else None):
+            if already := compare(target, terms, overwrite):  # what another pack has finished meanwhile
                 return replace(already, seconds=time.monotonic() - started)
-            tick = lambda num, nbytes: progress and progress(Progress(num, nbytes, total))  # noqa: E731
-            summaries, finished = _pack_into(job, target, options, compare, listing, shard_nbytes, workers, tick)
+            finished = _resume(journal, terms, share, overwrite)
+            try:
+                if not journal.ended:
+                    _pack_shards(job, journal, terms, share, workers, finished, progress)
+                    _check_share(journal, limit[1])
+                packed = (
+                    _commit(journal, terms, target, overwrite) if share is None else _summary(journal, terms, journal.finished(), share)
+                )
+            except BaseException:
+                goes_on = journal.ended or any(summary.num_samples for summary in journal.finished())
+                if share is None and (listing is None or not goes_on):
+                    journal.clear()
+                raise
     except FastdataError:
         raise
     except OSError as error:
-        raise DatasetError(f"expected to write a dataset, got {error.strerror or error}, at {error.filename or folder}") from error
-    notes: Counter[str] = sum((summary.notes for summary in summaries), Counter())
-    kept = [summary for summary in summaries if summary.num_samples]
-    return Packed(
-        path=str(target),
-        store=to,
-        num_samples=finished.num_samples,
-        num_shards=len(kept),
-        nbytes=sum(size for summary in kept for _, size, _ in summary.files),
-        seconds=time.monotonic() - started,
-        fingerprint=finished.fingerprint,
-        classes=finished.classes,
-        rejected=sum(len(summary.rejects) for summary in summaries),
-        notes=dict(sorted(notes.items())),
-        ignored=dict(sorted(opened.ignored.items())),
-        warnings=tuple(opened.warnings),
-    )
+        raise DatasetError(f"expected to write a dataset, got {error.strerror or error}, at {error.filename or journal.folder}") from error
+    return replace(packed, seconds=time.monotonic() - started, resumed=sum(summary.num_samples for summary in finished.values()))
 
 
-def _pack_into(
-    job: Job,
-    target: Path,
-    options: Mapping[str, Any],
-    compare: Callable[[], Packed | None],
-    listing: Listing | None,
-    shard_nbytes: int,
-    workers: int,
-    tick: Callable[[int, int], object],
-) -> tuple[list[ShardSummary], Manifest]:
-    """Pack all shards into the partial folder, finish it and give it its name; leave nothing behind otherwise."""
+def commit(dest: str | Path, *, overwrite: bool = False) -> Packed:
+    """Finish a dataset whose shards were packed in parts; its bytes are those that one machine would have made.
+
+    Args:
+        dest: the dataset's folder, as the parts had it.
+        overwrite: replace a dataset that is there.
+
+    Raises:
+        DatasetError: shards are missing, or a part is still being packed; `dest` is in the way, or cannot be written.
+        DataError: not one good sample.
+    """
+    started = time.monotonic()
+    target = Path(os.path.realpath(dest))
+    journal = Journal(target.with_name(target.name + ".partial"))
     try:
-        summaries = sorted(_pack_shards(job, listing, shard_nbytes, workers, tick), key=lambda summary: summary.number)
-        kept = [summary for summary in summaries if summary.num_samples]
-        if not kept:
-            rejects = [reject for summary in summaries for reject in summary.rejects]
-            why = f": all {len(rejects)} were rejected; the first: {rejects[0].reason}" if rejects else ""
-            raise DataError(f"expected at least one good sample, got none{why}")
-        finished = commit(job, summaries, kept, options)
-        if compare():
-            raise DatasetError(f"expected to be alone, got a dataset that another program has put there meanwhile, at {target}")
-        _move(job.folder, target)
-    except BaseException:
-        shutil.rmtree(job.folder, ignore_errors=True)
+        terms = journal.terms()
+        if terms is None:
+            raise DatasetError(f"expected parts of a dataset, got none, at {journal.folder}: pack them with fastdata pack --part")
+        with journal.claimed(None):
+            packed = _commit(journal, terms, target, overwrite)
+    except FastdataError:
         raise
-    return summaries, finished
+    except OSError as error:
+        raise DatasetError(f"expected to write a dataset, got {error.strerror or error}, at {error.filename or journal.folder}") from error
+    return replace(packed, seconds=time.monotonic() - started)
+
+
+def unfinished(dest: str | Path) -> int:
+    """Count the finished shards that wait for the next pack into `dest`, after one that failed or was killed."""
+    target = Path(os.path.realpath(dest))
+    return len(Journal(target.with_name(target.name + ".partial")).finished())
+
+
+def _resume(journal: Journal, terms: Terms, share: tuple[int, int] | None, overwrite: bool) -> dict[int, ShardSummary]:
+    """Begin a partial folder, or look at what is there; give the shards that need not be packed again.
+
+    Raises:
+        DatasetError: it was begun on other terms, or is something else.
+    """
+    folder = journal.folder
+    if os.path.lexists(folder):
+        if (stranger := foreign(folder)) is not None:
+            raise DatasetError(f"expected an unfinished dataset or nothing, got something else, at {stranger}: move it away")
+        differing = _differences(journal, terms)
+        # What comes out of an iterator cannot be compared, nor can it be read from the middle.
+        if share is None and (differing is None or (overwrite and differing) or (not differing and terms.listing is None)):
+            journal.clear()
+        elif not differing and journal.ended:
+            return {}
+        else:
+            _refuse(journal, differing)
+    journal.begin(terms)
+    _refuse(journal, _differences(journal, terms))  # another part may have begun it meanwhile
+    return {summary.number: summary for summary in journal.finished()}
+
+
+def _refuse(journal: Journal, differing: list[str] | None) -> None:
+    if differing:
+        cure = "go on with those, remove it, or start anew with --overwrite"
+        raise DatasetError(
+            f"expected the arguments of the unfinished dataset at {journal.folder}, got other {', '.join(differing)}: {cure}"
+        )
+
+
+def _differences(journal: Journal, terms: Terms) -> list[str] | None:
+    """Say how the terms on which a partial folder was begun differ; None where there are none, or none that tell enough."""
+    if journal.ended:
+        if terms.options["source"] is None:
+            return None  # nothing but the samples could tell whether they are the same
+        made = manifests.load(journal.folder, partial=True)
+        there = replace(terms, options=made.options, fields=made.fields, classes=made.classes)
+    elif (found := journal.terms()) is not None:
+        there = found
+    else:
+        return None
+    differing = differences(there.options, terms.options)
+    if there.num_parts != terms.num_parts and terms.num_parts > 1:
+        differing.append(f"number of parts (there {there.num_parts}, asked {terms.num_parts})")
+    names = ("fields", "classes", "version") if terms.options["source"] else ("listing", "fields", "classes", "version")
+    return differing or [name for name in names if getattr(there, name) != getattr(terms, name)]
 
 
 def _pack_shards(
-    job: Job, listing: Listing | None, shard_nbytes: int, workers: int, tick: Callable[[int, int], object]
-) -> Iterator[ShardSummary]:
-    """Pack all shards; summaries come as they are done."""
-    if listing is not None:
-        tasks = plan(job.source, shard_nbytes, job.shuffle, listing)
+    job: Job,
+    journal: Journal,
+    terms: Terms,
+    share: tuple[int, int] | None,
+    workers: int,
+    finished: Mapping[int, ShardSummary],
+    progress: Callable[[Progress], None] | None,
+) -> None:
+    """Pack all shards that are not finished, or this part's."""
+    done_samples, done_nbytes = (sum(getattr(s, name) for s in finished.values()) for name in ("num_drawn", "nbytes_drawn"))
+    total = terms.listing.nbytes // (share[1] if share else 1) if terms.listing else 0
+
+    def tick(num_samples: int, nbytes: int) -> None:
+        if progress:
+            progress(Progress(done_samples + num_samples, done_nbytes + nbytes, total))
+
+    if job.on_error == "raise" and (bad := next((s for s in finished.values() if s.num_rejected), None)):
+        raise DataError(journal.rejects(bad.number)[0].reason)
+    if terms.listing is None:
+        summaries = _from_iterable(job, journal, terms.options["shard_size"], tick)
+    else:
         if workers > 1:
             for field in job.fields:
                 open_codec(field).load_libraries()
-        yield from run(partial(_pack_task, job), tasks, workers, tick)
-        return
-    # What comes out of an iterator exists in this process alone, and its sizes are known as it comes.
+        summaries = run(partial(_pack_task, job, journal), _todo(job, journal, terms, share, finished), workers, tick)
+    num_rejected = sum(summary.num_rejected for summary in finished.values())
+    for summary in summaries:
+        num_rejected += summary.num_rejected
+        if job.max_rejects is not None and num_rejected > job.max_rejects:
+            raise too_many(job.max_rejects, journal.rejects(summary.number)[-1].reason)
+
+
+def _from_iterable(job: Job, journal: Journal, shard_nbytes: int, tick: Callable[[int, int], object]) -> Iterator[ShardSummary]:
+    """Pack what comes out of an iterator: it exists in this process alone, and its sizes are known as it comes."""
     samples = itertools.chain.from_iterable(map(job.source.read, job.source.parts()))
-    for number in itertools.count():
-        group = _Group(samples, shard_nbytes)
-        yield from run(lambda _, status, n=number, g=group: pack_shard(job, n, g, status), [None], 1, tick)  # type: ignore[misc]
-        if group.ended:
-            return
+
+    def groups() -> Iterator[tuple[int, _Group]]:
+        for number in itertools.count():
+            group = _Group(samples, shard_nbytes)
+            yield number, group
+            if group.ended:
+                journal.planned(_plan_of(job, number + 1))
+                return
+
+    yield from run(lambda group, status: _pack_group(job, journal, *group, status), groups(), 1, tick)
+
+
+def _todo(job: Job, journal: Journal, terms: Terms, share: tuple[int, int] | None, finished: Mapping[int, ShardSummary]) -> Iterator[Task]:
+    """The shards that are to be packed; all are counted once the source was listed to its end."""
+    assert terms.listing is not None
+    num_shards = 0
+    for task in plan(job.source, terms.options["shard_size"], job.shuffle, terms.listing):
+        num_shards += 1
+        if task.number in finished:
+            if not job.source.comparable and finished[task.number].num_samples:
+                with journal.columns(task.number) as there:
+                    if not begins_alike(job, task, there):
+                        got = f"another first sample than the one in shard {task.number}"
+                        raise DatasetError(f"expected the source of the unfinished dataset, got {got}, at {journal.folder}: remove it")
+        elif share is None or task.number % share[1] == share[0] - 1:
+            yield task
+    journal.planned(_plan_of(job, num_shards))
+
+
+def _plan_of(job: Job, num_shards: int) -> dict[str, Any]:
+    """What `_commit` needs to know of a source that it does not open."""
+    return {"num_shards": num_shards, "ignored": dict(sorted(job.source.ignored.items())), "warnings": list(job.source.warnings)}
 
 
 class _Group:
@@ -229,205 +338,91 @@ class _Group:
             yield drawn
 
 
-def _pack_task(job: Job, task: Task, status: Status) -> ShardSummary:
+def _pack_task(job: Job, journal: Journal, task: Task, status: Status) -> ShardSummary:
     """Pack one shard in a worker."""
-    return pack_shard(job, task.number, draw(job, task, status), status)
+    return _pack_group(job, journal, task.number, draw(job, task, status), status)
 
 
-def usable_cpus() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _pack_group(job: Job, journal: Journal, number: int, samples: Iterable[Drawn], status: Status) -> ShardSummary:
+    """Pack one shard, and note it as finished."""
+    summary, rejects, found = pack_shard(job, number, samples, status)
+    journal.write(summary, rejects, found)
+    return summary
 
 
-def parse_nbytes(value: int | str, where: str) -> int:
-    """Read a size such as 1000, "256MB" (10^6) or "1GiB" (2^30).
-
-    Raises:
-        ArgumentError: it is none, or not positive.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(value).strip())
-    known = match is not None and match[2].upper() in _UNITS and len(match[1]) < 30
-    size = int(float(match[1]) * _UNITS[match[2].upper()]) if match and known else 0
-    if size < 1:
-        raise ArgumentError(f"expected a size such as 256MB or 1GiB, got {value!r}, at {where}")
-    return size
+def _check_share(journal: Journal, percent: float | None) -> None:
+    """Hold the bad samples against a share of all, whose number may be known only now."""
+    if percent is None:
+        return
+    summaries = journal.finished()
+    num_rejected, num_drawn = sum(s.num_rejected for s in summaries), sum(s.num_drawn for s in summaries)
+    if num_rejected > num_drawn * percent / 100:
+        raise DataError(f"expected at most {percent:g} % of bad samples, got {num_rejected} of {num_drawn}, at --max-errors")
 
 
-def _check_choices(to: str, image: str, on_error: str, workers: int | None, quality: int | None) -> int:
-    """Refuse what no pack can mean; give the number of workers."""
-    for value, known, where in (
-        (to, registry.names("fastdata.stores"), "--to"),
-        (image, _IMAGE_FORMS, "--image"),
-        (on_error, ("raise", "skip"), "--on-error"),
-    ):
-        if value not in known:
-            raise ArgumentError(f"expected one of {list(known)}, got {value!r}, at {where}")
-    if workers is not None and workers < 1:
-        raise ArgumentError(f"expected at least 1, got {workers}, at --workers")
-    if quality is not None and not 1 <= quality <= 100:
-        raise ArgumentError(f"expected 1 to 100, got {quality}, at --quality")
-    return workers or usable_cpus()
+def _commit(journal: Journal, terms: Terms, target: Path, overwrite: bool) -> Packed:
+    """Finish a partial folder, unless it has its manifest already, and give it its name."""
+    packed: Packed | None = None
+    if not journal.ended:
+        finished = journal.finished()
+        _check_complete(journal, terms, finished)
+        packed = _summary(journal, terms, finished, None)
+        manifest = columns.write(terms, journal, finished)
+        warnings = (*packed.warnings, *_sorted_labels(journal.folder, manifest))
+        packed = replace(packed, path=str(target), fingerprint=manifest.fingerprint, warnings=warnings)
+    if compare(target, terms, overwrite):
+        raise DatasetError(f"expected to be alone, got a dataset that another program has put there meanwhile, at {target}")
+    journal.end()
+    sync(journal.folder)
+    place(journal.folder, target)
+    return packed or replace(describe(target), already=False)
 
 
-def _picture_options(
-    image: str, short: int | None, long: int | None, exact: tuple[int, int] | str | None, quality: int | None, background: str
-) -> dict[str, Any]:
-    """What the image codec is told, as the manifest keeps it."""
-    given = {"--resize-short": short, "--resize-long": long, "--resize": exact}
-    if len(named := [flag for flag, value in given.items() if value is not None]) > 1:
-        raise ArgumentError(f"expected one way to resize, got {' and '.join(named)}")
-    resized: dict[str, int] | None = None
-    if exact is not None:
-        match = re.fullmatch(r"(\d+)[xX](\d+)", exact if isinstance(exact, str) else "x".join(map(str, exact)))
-        if not match:
-            raise ArgumentError(f"expected HEIGHTxWIDTH such as 256x256, got {exact!r}, at --resize")
-        resized = {"height": int(match[1]), "width": int(match[2])}
-    elif short is not None:
-        resized = {"short": short}
-    elif long is not None:
-        resized = {"long": long}
-    if resized and not all(1 <= side <= 65535 for side in resized.values()):
-        raise ArgumentError(f"expected 1 to 65535 pixels, got {resized}, at {named[0]}")
-    if resized and resized.get("height", 1) * resized.get("width", 1) > MAX_PIXELS:
-        raise ArgumentError(f"expected a picture of at most {MAX_PIXELS} pixels, got {resized}, at {named[0]}")
-    match = re.fullmatch(r"#?([0-9a-fA-F]{6})", background)
-    if not match:
-        raise ArgumentError(f"expected a colour such as #ffffff, got {background!r}, at --background")
-    return {"image": image, "resize": resized, "quality": quality, "subsampling": "4:2:0", "background": list(bytes.fromhex(match[1]))}
+def _check_complete(journal: Journal, terms: Terms, finished: Sequence[ShardSummary]) -> None:
+    """Refuse to finish a dataset that lacks shards."""
+    plan = journal.plan()
+    if plan is None:
+        raise DatasetError(f"expected parts that were packed to their end, got none, at {journal.folder}: run them again")
+    missing = sorted(set(range(plan["num_shards"])) - {summary.number for summary in finished})
+    if missing:
+        parts = sorted({number % terms.num_parts + 1 for number in missing})
+        which = few(map(str, parts), len(parts))
+        got = f"none of {len(missing)} shards of the parts {which} of {terms.num_parts}"
+        raise DatasetError(f"expected {plan['num_shards']} shards, got {got}, at {journal.folder}: run these parts again")
 
 
-def _with_pictures(field: Field, pictures: Mapping[str, Any]) -> Field:
-    """A picture field as it will be packed: what the caller asked, over what the source says of itself."""
-    kept_raw = pictures["image"] == "keep" and field.options.get("image") == "raw"
-    options = {**pictures, **({"image": "raw"} if kept_raw else {}), **({"mask": True} if field.options.get("mask") else {})}
-    resized = pictures["resize"] or {}
-    shape = field.shape if field.dense and not resized else (resized["height"], resized["width"], 3) if "height" in resized else ()
-    dense = options["image"] == "raw" and bool(shape)
-    return replace(field, dtype="uint8", shape=shape if dense else (), dense=dense, options=options)
-
-
-def _check_places(source: Any, target: Path) -> None:
-    """Refuse a target inside of its source, one that is a whole file system, or where no folder can be made."""
-    if isinstance(source, (str, Path)):
-        inside = Path(os.path.realpath(source))
-        if inside.is_dir() and (target == inside or inside in target.parents):
-            raise ArgumentError(f"expected a target outside of the source, got {target} inside of {source}, at OUT")
-    if os.path.ismount(target):
-        raise ArgumentError(f"expected a folder that can be renamed, got the mount point {target}, at OUT; name a folder inside of it")
-    parent = next(p for p in target.parents if p.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise ArgumentError(f"expected a folder that can be written to, got {parent}, at OUT")
-    if target.name.endswith(".partial"):
-        raise ArgumentError(f"expected a name without .partial, which marks unfinished datasets, got {target.name!r}, at OUT")
-
-
-def _compare(target: Path, options: Mapping[str, Any], overwrite: bool) -> Packed | None:
-    """Look at what is there already: the same dataset, or something that must not be touched.
-
-    Returns:
-        The summary of the same dataset; None when it may be replaced.
-    """
-    if not os.path.lexists(target) or (target.is_dir() and not any(target.iterdir())):
-        return None
-    if not _is_ours(target, {"columns", "manifest.json", "shards"}):
-        raise DatasetError(f"expected a dataset or nothing, got something else, at {target}: it is not touched, not even with --overwrite")
-    if overwrite:
-        return None
-    there = manifests.load(target)
-    differing = [
-        f"{name} (there {there.options.get(name)!r}, asked {value!r})"
-        for name, value in options.items()
-        if name != "source" and there.options.get(name) != value
-    ]
-    if options["source"] is None:
-        differing.append("source (objects of Python cannot be compared)")
-    elif there.options.get("source") != options["source"]:
-        differing.append("source (its files have changed, or it is another one)")
-    if differing:
-        raise DatasetError(
-            f"expected the arguments of the dataset that is there, got other {', '.join(differing)}, at {target}; --overwrite replaces it"
-        )
-    table = manifests.ShardTable(target, there)
-    rejects = target / "rejects.jsonl"
-    rejected = sum(1 for _ in open(rejects, "rb")) if rejects.exists() else 0  # noqa: SIM115
+def _summary(journal: Journal, terms: Terms, finished: Sequence[ShardSummary], share: tuple[int, int] | None) -> Packed:
+    """Sum up what the journal tells of all shards, or of one part's."""
+    summaries = [s for s in finished if share is None or s.number % share[1] == share[0] - 1]
+    kept = [summary for summary in summaries if summary.num_samples]
+    plan = journal.plan() or {}
     return Packed(
-        str(target),
-        there.store,
-        there.num_samples,
-        len(table.first),
-        table.nbytes,
-        0.0,
-        there.fingerprint,
-        there.classes,
-        rejected,
-        already=True,
+        path=str(journal.folder),
+        store=terms.options["to"],
+        num_samples=sum(summary.num_samples for summary in kept),
+        num_shards=len(kept),
+        nbytes=sum(size for summary in kept for _, size, _ in summary.files),
+        seconds=0.0,
+        fingerprint="",
+        classes=terms.classes,
+        rejected=sum(summary.num_rejected for summary in summaries),
+        part=f"{share[0]}/{share[1]}" if share else None,
+        reasons=dict(sum((summary.reasons for summary in summaries), Counter[str]()).most_common()),
+        notes=dict(sorted(sum((summary.notes for summary in summaries), Counter[str]()).items())),
+        ignored=plan.get("ignored", {}),
+        warnings=tuple(plan.get("warnings", ())),
     )
 
 
-@contextlib.contextmanager
-def _claimed(folder: Path) -> Iterator[None]:
-    """An empty partial folder that no other pack writes to: the kernel holds the lock and frees it, however this process ends."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = folder.with_name(f".{folder.name}.lock")
-    with contextlib.ExitStack() as stack:
-        deadline = time.monotonic() + _LOCK_WAITS_S
-        while True:
-            file = stack.enter_context(open(lock, "wb"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if lock.exists() and os.path.samestat(os.fstat(file.fileno()), os.stat(lock)):
-                    break  # else its last owner has just removed it
-            except BlockingIOError as error:
-                if time.monotonic() > deadline:
-                    raise DatasetError(f"expected to be alone, got another pack that is writing, at {folder}") from error
-                time.sleep(_LOCK_WAITS_S / 30)
-        try:
-            _remove_unfinished(folder)
-            for name in ("journal", "shards"):
-                (folder / name).mkdir(parents=True)
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
-
-
-def _remove_unfinished(folder: Path) -> None:
-    """Remove what an earlier pack left, and nothing else that may have its name.
-
-    Raises:
-        DatasetError: something else is there.
-    """
-    if not folder.is_symlink() and _is_ours(folder, set()):
-        shutil.rmtree(folder)
-    elif os.path.lexists(folder):
-        raise DatasetError(f"expected an unfinished dataset or nothing, got something else, at {folder}: move it away")
-
-
-def _is_ours(folder: Path, names: set[str]) -> bool:
-    """Tell a folder that holds these by their names, and nothing that this package does not write."""
-    if not folder.is_dir():
-        return False
-    found = {path.name for path in folder.iterdir()}
-    return names <= found <= {"columns", "journal", "manifest.json", "manifest.json.tmp", "manifests", "rejects.jsonl", "shards", "splits"}
-
-
-def _move(folder: Path, target: Path) -> None:
-    """Give a finished dataset its name; one that is there gets the partial folder's, in one step where the system can, and is removed."""
-    if not target.exists():
-        os.rename(folder, target)
-    elif not _exchange(folder, target):
-        old = target.with_name(f".{target.name}.{os.getpid()}.old")
-        os.rename(target, old)
-        try:
-            os.rename(folder, target)
-        except BaseException:
-            os.rename(old, target)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
-    sync(target.parent)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Exchange the names of two folders, so that no moment is without either; False where system or file system cannot."""
-    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
-    return renameat2 is not None and renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0
+def _sorted_labels(folder: Path, manifest: Manifest) -> list[str]:
+    """Warn of labels in order in a store that is often read in order."""
+    module = registry.load("fastdata.stores", manifest.store, "--to")
+    found = []
+    for field in manifest.fields if getattr(module, "SEQUENTIAL", False) and manifest.options["shuffle"] is None else ():
+        if field.options.get("classes"):
+            labels = manifests.open_array(folder / "columns" / "0" / f"{field.name}.npy")
+            if labels[0] != labels[-1] and (labels[1:] >= labels[:-1]).all():
+                found.append(
+                    f"samples lie sorted by {field.name!r}: whoever reads the shards in order wants them packed with --shuffle SEED"
+                )
+    return found

@@ -50,9 +50,10 @@ class _Local:
 
     def __init__(self, tick: Callable[[int, int], object]) -> None:
         self._tick, self._num, self._nbytes, self._told = tick, 0, 0, 0.0
+        self.note = ""
 
     def at(self, what: str) -> None:
-        """Nobody else needs to know."""
+        self.note = what
 
     def done(self, nbytes: int) -> None:
         self._num, self._nbytes = self._num + 1, self._nbytes + nbytes
@@ -80,7 +81,11 @@ def run(function: Callable[[T, Status], R], tasks: Iterable[T], workers: int, ti
     if workers == 1 or multiprocessing.current_process().daemon:
         status = _Local(tick)
         for task in tasks:
-            yield function(task, status)
+            try:
+                result = function(task, status)
+            except MemoryError as full:
+                raise _out_of_memory(status.note) from full
+            yield result
         return
     # Forked workers start at once, and take sources from the caller's __main__ without importing it again. They use no torch,
     # and their OpenCV no threads, so nothing is missed that a fork leaves behind.
@@ -158,6 +163,8 @@ def _serve(connection: Any, function: Callable[[Any, Status], Any], status: _Sha
             return
         try:
             answer: tuple[Exception | None, Any] = None, function(task, status)
+        except MemoryError:
+            answer = _out_of_memory(status.read()[2]), None
         except Exception as error:
             answer = _picklable(error), None
         connection.send(answer)
@@ -187,6 +194,10 @@ def _picklable(error: Exception) -> Exception:
     except Exception:
         return FastdataError(f"{type(error).__name__}: {error}")
     return error
+
+
+def _out_of_memory(note: str) -> WorkerError:
+    return WorkerError(f"expected enough memory, got no more, at {note}: try fewer --workers")
 
 
 def _death(process: Any, shared: _Shared) -> WorkerError:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from fastdata.errors import DatasetError
-from fastdata.packing.base import Task
+from fastdata.packing.base import Listing, Task
 from fastdata.seeding import hash_text, permute
 from fastdata.sources.base import Part, Source
 
@@ -18,30 +17,24 @@ MIN_SHARD_NBYTES = 1_000_000
 _SHARDS = 16  # as few as this many while a source is small: enough for the workers of one machine
 
 
-@dataclass(frozen=True)
-class Listing:
-    """What one pass over the parts tells: how many, how large, and a hash of names and sizes in order."""
-
-    num_parts: int
-    nbytes: int
-    sha256: str
-
-
 class _Count:
     """A listing while it grows."""
 
     def __init__(self) -> None:
         self._state, self._num, self._nbytes = hashlib.sha256(), 0, 0
+        self._num_samples: int | None = 0
 
     def add(self, part: Part) -> Part:
         """Count one more part, and give it back."""
         name = part.name.encode("utf-8", "surrogateescape")
         self._state.update(f"{len(name)}:{part.nbytes}:".encode() + name)
         self._num, self._nbytes = self._num + 1, self._nbytes + part.nbytes
+        if self._num_samples is not None:
+            self._num_samples = None if part.num_samples is None else self._num_samples + part.num_samples
         return part
 
     def listing(self) -> Listing:
-        return Listing(self._num, self._nbytes, f"sha256:{self._state.hexdigest()}")
+        return Listing(self._num, self._num_samples, self._nbytes, f"sha256:{self._state.hexdigest()}")
 
 
 def survey(source: Source) -> Listing:

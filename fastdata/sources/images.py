@@ -12,25 +12,29 @@ from fastdata.types import Field
 
 
 class Source(base.Source):
-    """Every picture below a folder, in the order of their paths' bytes. A part is a picture."""
+    """Every picture below a folder, in the order of their paths' bytes. A part is a picture.
 
+    Hidden and system files and folders are ignored unless `hidden`.
+    """
+
+    options = frozenset({"hidden"})
     fields = (Field("image", "image"),)
 
     @classmethod
     def recognises(cls, path: Path) -> bool:
         """Say whether there is a picture right in the folder."""
-        return path.is_dir() and any(base.is_picture(name) and not base.is_hidden(name) for name in os.listdir(path))
+        return path.is_dir() and any(map(base.is_picture, base.entries(os.fspath(path), "", Counter())))
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, hidden: bool = False) -> None:
         super().__init__(path)
-        self._root = os.fspath(path)
+        self._root, self._hidden = os.fspath(path), hidden
         base.require(path.is_dir(), f"expected a folder of pictures, got a file, at {path}")
-        base.require(any(base.is_picture(name) for name, _ in base.walk(self._root, Counter())), f"expected pictures, got none, at {path}")
+        base.require(base.holds(self._root, base.is_picture, hidden=hidden), f"expected pictures, got none, at {path}")
 
     def parts(self) -> Iterator[base.Part]:
         """List the pictures."""
         number, ignored = 0, Counter[str]()
-        for name, nbytes in base.walk(self._root, ignored):
+        for name, nbytes in base.walk(self._root, ignored, hidden=self._hidden):
             if base.is_picture(name):
                 yield base.Part(name, nbytes, number)
                 number += 1

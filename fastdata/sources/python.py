@@ -211,6 +211,8 @@ class Source(base.Source):
     def _get(self, index: int) -> Any:
         try:
             return self._samples[index]
+        except MemoryError:
+            raise
         except Exception as error:
             raise DataError(f"expected sample {index}, got {type(error).__name__}: {error}") from error
 
@@ -221,6 +223,8 @@ class Source(base.Source):
                 sample = next(iterator)
             except StopIteration:
                 return
+            except MemoryError:
+                raise
             except Exception as error:
                 raise DataError(f"expected sample {index}, got {type(error).__name__}: {error}") from error
             yield sample
@@ -229,7 +233,7 @@ class Source(base.Source):
     def parts(self) -> Iterator[base.Part]:
         """List the indices of a map-style dataset, each of the mean size; of an iterable, one part of unknown size."""
         if not self.splits:
-            yield base.Part("samples", 0, 0)
+            yield base.Part("samples", 0, 0, num_samples=None)
             return
         for index in range(self._num_samples):
             yield base.Part(f"sample {index}", self._mean_nbytes, index, index)

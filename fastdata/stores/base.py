@@ -2,16 +2,18 @@
 
 A file of this folder defines `SUFFIX`, a class `Writer` and a class `Reader` derived from the ones here. A shard is one file
 `<number><SUFFIX>`, or with an empty suffix one folder. `TRUSTING = True` says that the store's library follows what a file says without
-checks, so that damaged bytes may end the process. A store knows the form of a field (dtype, shape, dense or ragged) and no codec; it
-imports no torch.
+checks, so that damaged bytes may end the process; `SEQUENTIAL = True`, that others read such shards from begin to end. A store knows the
+form of a field (dtype, shape, dense or ragged) and no codec; it imports no torch.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import zlib
 from abc import ABC, abstractmethod
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,8 +25,8 @@ from fastdata import registry
 from fastdata.errors import DatasetError, ShardError
 from fastdata.types import Array, Buffer, Field, Int64Array, Record, Values
 
-MAX_OPEN = 128
-"""Shards that a process keeps open: well under the usual limit of 1,024 open files, several datasets included."""
+MAX_OPEN = 256
+"""Files of shards that a process keeps open for one dataset: well under the usual limit of 1,024, several datasets included."""
 
 _READ_NBYTES = 4 << 20
 _PARSER_TRIES = 10
@@ -94,6 +96,10 @@ class Reader(ABC):
             ShardError: the shard ends early or has something else there.
         """
 
+    def place(self, field: Field, row: int) -> str:
+        """Say where in the shard a value lies, for an error; nothing where only the store's library knows."""
+        return ""
+
 
 class ArrayReader(Reader):
     """A reader over arrays that lie in memory or are mapped; a store fills the two dicts and has nothing else to do.
@@ -125,6 +131,12 @@ class ArrayReader(Reader):
                 got = f"{array.dtype} {list(array.shape)}"
                 raise ShardError(f"expected {dtype} {list(expected)}, got {got}, at field {field.name!r} of {path}")
 
+    def place(self, field: Field, row: int) -> str:
+        if field.dense:
+            return f"row {row} of {field.name}"
+        start, stop = self.ragged[field.name][1][row : row + 2]
+        return f"elements {start} to {stop} of {field.name}"
+
     def read(self, field: Field, rows: Int64Array) -> Values:
         """Gather dense rows; slice ragged ones."""
         if field.dense:
@@ -139,7 +151,7 @@ class ArraySpool:
     def __init__(self, path: Path, field: Field) -> None:
         self.field, self.path = field, path
         self.dtype = np.dtype(field.dtype).newbyteorder("<")
-        self.offsets = [0]
+        self.offsets = array("q", [0])
         self.file = open(path, "wb")  # noqa: SIM115
 
     def append(self, data: Buffer | None) -> None:
@@ -153,7 +165,7 @@ class ArraySpool:
         self.file.flush()
         os.fsync(self.file.fileno())
         self.file.close()
-        return np.array(self.offsets, dtype="<i8")
+        return np.array(self.offsets, "<i8")
 
 
 def to_elements(field: Field, data: Buffer) -> Array:
@@ -173,6 +185,14 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Remove a shard, its file or its folder, or what an earlier try has left of it."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 class Shards:
@@ -207,6 +227,7 @@ class Shards:
         self._root, self._fields, self._first, self._num_samples = root, tuple(fields), first, num_samples
         self._files, self._column, self._check = files, column, check
         self._open: OrderedDict[int, Reader] = OrderedDict()
+        self._num_files = 0
         self._inherited: list[object] = []
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -224,6 +245,13 @@ class Shards:
         shard = int(np.searchsorted(self._first, index, side="right")) - 1
         return f"sample {index - int(self._first[shard])} of {self.path(shard)}"
 
+    def place(self, index: int) -> str:
+        """Say where in its shard a sample's values lie, for an error; nothing where only the store's library knows."""
+        shard = int(np.searchsorted(self._first, index, side="right")) - 1
+        reader, row = self.reader(shard), index - int(self._first[shard])
+        found = [place for field in self._fields if (place := reader.place(field, row))]
+        return f" ({', '.join(found)})" if found else ""
+
     def reader(self, shard: int) -> Reader:
         """The open reader of a shard, opened and checked for its size when it is not.
 
@@ -234,7 +262,7 @@ class Shards:
             # Forked: closing the parent's handles here could disturb it (LMDB's do), so they are kept and never touched; the lock may have
             # been held at the fork.
             self._inherited.append(self._open)
-            self._open, self._pid, self._lock = OrderedDict(), os.getpid(), threading.Lock()
+            self._open, self._num_files, self._pid, self._lock = OrderedDict(), 0, os.getpid(), threading.Lock()
         with self._lock:
             reader: Reader | None = self._open.get(shard)
             if reader is not None:
@@ -253,8 +281,10 @@ class Shards:
             finally:
                 self._check()  # behind the opening: what was opened before a change is the old dataset's
             self._open[shard] = reader
-            if len(self._open) > MAX_OPEN:
-                self._open.popitem(last=False)
+            self._num_files += len(self._files(shard))
+            while self._num_files > MAX_OPEN and len(self._open) > 1:
+                closed, _ = self._open.popitem(last=False)
+                self._num_files -= len(self._files(closed))
             return reader
 
     def read(self, field: Field, indices: Int64Array) -> Values:

@@ -91,13 +91,14 @@ class Reader(ArrayReader):
 
     def __init__(self, path: Path, fields: Sequence[Field], num_samples: int, column: Callable[[str], Array]) -> None:
         self.dense, self.ragged = {}, {}
+        whole = np.memmap(path, np.uint8, "r").view(np.ndarray)  # one mapping of all: each holds an open file
         with _opened(path) as file:
             for field in fields:
                 if field.dense:
-                    self.dense[field.name] = _mapped(path, file, field.name)
+                    self.dense[field.name] = _mapped(whole, file, field.name, path)
                 else:
-                    offsets = _mapped(path, file, f"{field.name}.offsets")
-                    self.ragged[field.name] = _mapped(path, file, field.name), offsets
+                    offsets = _mapped(whole, file, f"{field.name}.offsets", path)
+                    self.ragged[field.name] = _mapped(whole, file, field.name, path), offsets
         self.check(path, num_samples, fields)
 
 
@@ -113,12 +114,12 @@ def _opened(path: Path) -> Any:
         return h5py.File(path, "r")  # the caller has it open with a lock: so it must be here
 
 
-def _mapped(path: Path, file: Any, name: str) -> Array:
-    """Map one contiguous dataset."""
+def _mapped(whole: Array, file: Any, name: str, path: Path) -> Array:
+    """View one contiguous dataset in the mapped file."""
     dataset = file[name]
     if 0 in dataset.shape:
         return np.empty(dataset.shape, dataset.dtype)
     offset = dataset.id.get_offset()
     if offset is None:
         raise ShardError(f"expected a contiguous dataset, got one in chunks, at {name!r} of {path}")
-    return np.memmap(path, dataset.dtype, "r", offset, dataset.shape).view(np.ndarray)
+    return np.ndarray(dataset.shape, dataset.dtype, whole.data, offset)

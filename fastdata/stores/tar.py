@@ -12,6 +12,7 @@ import json
 import os
 import re
 import tarfile
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from fastdata.stores.base import to_elements
 from fastdata.types import Array, Field, Int64Array, Record, Values, nbytes
 
 SUFFIX = ".tar"
+SEQUENTIAL = True
 _BLOCK = 512
 _NAME_NBYTES = 100  # of a ustar header
 _NPY_HEADER = 128  # bytes before the elements in a .npy of version 1.0
@@ -38,7 +40,7 @@ class Writer(BaseWriter):
         self._file = open(path, "wb")  # noqa: SIM115
         self._at = 0
         self._num = 0
-        self._offsets: dict[str, list[int]] = {field.name: [] for field in fields}
+        self._offsets = {field.name: array("q") for field in fields}
         self._prefixes = _prefixes(fields)
         taken = {f"{self._prefixes[field.name]}json" for field in fields if field.codec == "json"}
         self._scalars = next(name for name in ("json", "scalars.json", "_scalars.json") if name not in taken)
@@ -136,6 +138,10 @@ class Reader(BaseReader):
             if offsets[i] >= 0:
                 values[i] = self._member(field, int(offsets[i]), int(sizes[i]))
         return np.concatenate(values) if field.dense else values
+
+    def place(self, field: Field, row: int) -> str:
+        offset = int(self._column(f"{field.name}.offset")[row])
+        return "" if offset < 0 else f"offset {offset} of {field.name}"
 
     def _member(self, field: Field, offset: int, size: int) -> Array:
         """One value as elements, read together with what stands before it, so that something else in its place is noticed."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from fastdata import registry
 from fastdata.codecs import open_codec
 from fastdata.codecs.base import Codec
 from fastdata.errors import ArgumentError, DataError
-from fastdata.types import Array, Encoded, Field
+from fastdata.types import Array, Encoded, Field, nbytes
 
 CODECS = registry.names("fastdata.codecs")
 DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
@@ -150,6 +152,112 @@ def test_derived_columns_are_those_that_are_declared(name: str) -> None:
         assert encoded.extension.isalnum()
 
     check()
+
+
+COMPRESSIBLE = [name for name, case in CASES.items() if open_codec(case.field).compressible]
+
+
+def compressing(name: str) -> Codec:
+    pytest.importorskip("zstandard")
+    return open_codec(replace(CASES[name].field, options={"compress": "zstd"}))
+
+
+def test_texts_json_bytes_and_arrays_can_be_compressed_and_nothing_else() -> None:
+    assert {name.split()[0] for name in COMPRESSIBLE} == {"text", "json", "bytes", "ndarray"}
+    for name in CASES:
+        for method in ("lz4",) if name in COMPRESSIBLE else ("lz4", "zstd"):
+            with pytest.raises(ArgumentError, match=rf"expected one of .*None\], got '{method}', at option compress of field 'f'"):
+                open_codec(replace(CASES[name].field, options={"compress": method}))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_not_compressed_goes_to_the_store_as_it_is(name: str) -> None:
+    codec = open_codec(CASES[name].field)
+    encoded = codec.encode(first_good(name))
+    assert codec.stored is codec.field
+    assert codec.to_store(encoded) is encoded
+    data = np.zeros(3, np.uint8)
+    assert codec.from_store(data, encoded.columns) is data
+
+
+@pytest.mark.parametrize("name", COMPRESSIBLE)
+def test_what_is_compressed_comes_back_as_it_was_encoded(name: str) -> None:
+    plain, codec = open_codec(CASES[name].field), compressing(name)
+
+    @given(CASES[name].good)
+    @settings(max_examples=60, deadline=None, database=None)
+    def check(value: Any) -> None:
+        encoded = codec.encode(value)
+        assert same(np.asarray(encoded.data), np.asarray(plain.encode(value).data))
+        stored = codec.to_store(encoded)
+        assert isinstance(stored.data, bytes)
+        assert stored.extension == f"{encoded.extension}.zst"
+        assert stored.columns == {**encoded.columns, "raw_nbytes": nbytes(encoded.data)}
+        assert stored.columns.keys() == codec.columns.keys()
+        data = codec.from_store(np.frombuffer(stored.data, np.uint8), stored.columns)
+        raw = encoded.data if isinstance(encoded.data, np.ndarray) else np.frombuffer(encoded.data, np.uint8)
+        assert same(data, raw)
+        assert codec.shape(data, stored.columns) == plain.shape(raw, encoded.columns)
+        assert same(codec.decode(data, stored.columns), value)
+
+    check()
+    assert (codec.stored.dtype, codec.stored.shape, codec.stored.dense) == ("uint8", (), False)
+    assert (codec.stored.name, codec.stored.codec) == ("f", plain.field.codec)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("shape", "dense"), [((), True), ((0,), True), ((3, 2), True), ((), False), ((2, 1), False), ((1,) * 24, False)])
+def test_a_compressed_array_is_a_npy_file(dtype: str, shape: tuple[int, ...], dense: bool) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    codec = open_codec(Field("f", "ndarray", dtype, shape, dense, {"compress": "zstd"}))
+    array = np.random.default_rng(0).integers(0, 2, shape if dense else (5, *shape)).astype(dtype)
+    stored = codec.to_store(codec.encode(array))
+    file = zstandard.ZstdDecompressor().decompress(stored.data)
+    assert same(np.load(io.BytesIO(file), allow_pickle=False), array)
+    assert (len(file) - array.nbytes) % 64 == 0
+
+
+@pytest.mark.parametrize("name", COMPRESSIBLE)
+def test_a_flipped_bit_of_a_compressed_value_is_a_data_error_or_another_value(name: str) -> None:
+    """Case 63: never a crash, and never more bytes than the column tells of."""
+    codec = compressing(name)
+    stored = codec.to_store(codec.encode(first_good(name)))
+    for at in range(8 * len(bytes(stored.data))):
+        damaged = np.frombuffer(bytes(stored.data), np.uint8).copy()
+        damaged[at // 8] ^= 1 << at % 8
+        with contextlib.suppress(DataError):
+            assert codec.from_store(damaged, stored.columns).nbytes == stored.columns["raw_nbytes"]
+
+
+@pytest.mark.parametrize("name", COMPRESSIBLE)
+@pytest.mark.parametrize("raw_nbytes", [-1, 0, 2, 2**60])
+def test_columns_that_tell_of_another_size_are_a_data_error(name: str, raw_nbytes: int) -> None:
+    codec = compressing(name)
+    stored = codec.to_store(codec.encode(first_good(name)))
+    if raw_nbytes == stored.columns["raw_nbytes"]:
+        raw_nbytes += 1
+    with pytest.raises(DataError, match=r"expected a zstd frame of -?\d+ bytes, got \d+ bytes"):
+        codec.from_store(np.frombuffer(stored.data, np.uint8), {**stored.columns, "raw_nbytes": raw_nbytes})
+
+
+def test_a_compressed_array_of_another_length_than_its_column_is_a_data_error() -> None:
+    codec = compressing("ndarray boxes")
+    stored = codec.to_store(codec.encode(np.ones((2, 4))))
+    for length in (-1, 0, 1, 3, 2**62):
+        with pytest.raises(DataError, match="expected"):
+            codec.from_store(np.frombuffer(stored.data, np.uint8), {**stored.columns, "length": length})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_without_validation_the_same_is_stored_and_the_same_refused(name: str) -> None:
+    codec = open_codec(CASES[name].field)
+    full, quick = codec.encode(first_good(name)), codec.encode(first_good(name), validate=False)
+    assert same(np.asarray(full.data), np.asarray(quick.data))
+    assert (full.columns, full.extension) == (quick.columns, quick.extension)
+    assert quick.pixels is None
+    for value in CASES[name].bad:
+        with pytest.raises(DataError):
+            codec.encode(value, validate=False)
 
 
 @pytest.mark.parametrize("name", CASES)

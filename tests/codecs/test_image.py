@@ -390,17 +390,125 @@ def test_a_picture_of_too_many_pixels_is_refused_by_its_header():
     data = bytearray(file(photo(), "JPEG"))
     at = data.index(b"\xff\xc0") + 5
     data[at : at + 4] = b"\xf0\x00\xf0\x00"
-    with pytest.raises(DataError, match=rf"1 to {MAX_PIXELS} pixels, got 61440 x 61440"):
-        codec().encode(bytes(data))
     bitmap = bytearray(file(photo(), "BMP"))
     bitmap[18:26] = b"\x00\xf0\x00\x00\x00\xf0\x00\x00"
-    with pytest.raises(DataError, match=str(MAX_PIXELS)):
-        codec().encode(bytes(bitmap))
+    for validate in (True, False):
+        with pytest.raises(DataError, match=rf"1 to {MAX_PIXELS} pixels, got 61440 x 61440"):
+            codec().encode(bytes(data), validate=validate)
+        with pytest.raises(DataError, match=str(MAX_PIXELS)):
+            codec().encode(bytes(bitmap), validate=validate)
 
 
 def test_a_large_picture_below_the_limit_does_not_warn():
     """Pillow warns from half the limit on, and warnings are errors here."""
     assert codec().encode(file(Image.new("1", (10000, 9000)))).columns["width"] == 10000
+
+
+# --- without validation ---
+
+
+def assert_header_tells_all(data):
+    """Bytes and columns are those of a validated picture; `pixels` are nobody's."""
+    full, quick = codec().encode(data), codec().encode(data, validate=False)
+    assert quick.data is data
+    assert (quick.columns, quick.extension, quick.notes, quick.pixels) == (full.columns, full.extension, (), None)
+
+
+@pytest.mark.parametrize("kind", FILE_FORMATS)
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_unvalidated_pictures_have_the_columns_of_validated_ones(kind, mode):
+    assert_header_tells_all(file(Image.fromarray(photo()).convert(mode), kind))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", AVIF])
+def test_unvalidated_pictures_are_measured_upright(kind, orientation):
+    """Case 6."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = file(photo(40, 64), kind, exif=exif)
+    assert_header_tells_all(data)
+    columns = codec().encode(data, validate=False).columns
+    assert (columns["width"], columns["height"]) == ((64, 40) if orientation < 5 else (40, 64))
+
+
+def png_chunk(kind, data):
+    return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["before the pixels", "behind the pixels"])
+@pytest.mark.parametrize("how", ["eXIf", "XMP", "raw profile"])
+def test_an_orientation_in_any_chunk_of_a_png_is_found_without_validation(how, behind):
+    """Case 6: Pillow reads what lies behind the pixels too."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    xmp = b"XML:com.adobe.xmp\0\0\0\0\0<rdf tiff:Orientation='6' tiff:Orientation=\"6\"/>"
+    profile = b"Raw profile type exif\0\0" + zlib.compress(b"\nexif\n%8d\n%s\n" % (len(exif.tobytes()), exif.tobytes().hex().encode()))
+    chunk = {"eXIf": (b"eXIf", exif.tobytes()[6:]), "XMP": (b"iTXt", xmp), "raw profile": (b"zTXt", profile)}[how]
+    data = file(photo(40, 64))
+    data = inserted(data, data.index(b"IEND" if behind else b"IDAT") - 4, png_chunk(b"tEXt", b"Comment\0none") + png_chunk(*chunk))
+    assert_header_tells_all(data)
+    assert codec().encode(data, validate=False).columns["orientation"] == 6
+
+
+def test_an_orientation_in_xmp_of_a_jpeg_is_found_without_validation():
+    """Case 6."""
+    xmp = b'http://ns.adobe.com/xap/1.0/\0<rdf tiff:Orientation="8"/>'
+    data = file(photo(40, 64), "JPEG")
+    for at in (2, data.index(b"\xff\xc4")):  # also behind the size
+        turned = inserted(data, at, b"\xff\xe1" + (len(xmp) + 2).to_bytes(2, "big") + xmp)
+        assert_header_tells_all(turned)
+        assert codec().encode(turned, validate=False).columns["orientation"] == 8
+
+
+def test_nothing_is_decoded_without_validation():
+    """Damage behind the header goes unseen, and only there."""
+    for kind in ("JPEG", "PNG", "BMP", "PPM"):
+        data = file(photo(), kind)
+        cut = data[: len(data) // 2]
+        assert codec().encode(cut, validate=False).columns == codec().encode(data).columns
+        with pytest.raises(DataError):
+            codec().encode(cut)
+
+
+@pytest.mark.parametrize("kind", FILE_FORMATS)
+def test_a_header_that_is_cut_short_is_refused_without_validation(kind):
+    """Case 15 among them: no data at all."""
+    data = file(photo(), kind)
+    for length in range(0, 12, 3):
+        with pytest.raises(DataError, match=r"^expected .* got "):
+            codec().encode(data[:length], validate=False)
+    with pytest.raises(DataError, match="bytes starting 68 65 6c 6c 6f"):
+        codec().encode(b"hello, I am text", validate=False)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.integers(0, 4), st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=3))
+def test_whatever_a_damaged_jpeg_decodes_to_its_header_tells(which, changes):
+    """Case 6: also of headers that Pillow stumbles over and libjpeg does not."""
+    exif = Image.Exif()
+    exif[0x0112] = 5
+    payload = exif.tobytes()
+    data = bytearray(inserted(list(jpegs())[which], 2, b"\xff\xe1" + (len(payload) + 2).to_bytes(2, "big") + payload))
+    for place, value in changes:
+        data[2 + int(place * 700)] = value
+    try:
+        full = codec().encode(bytes(data))
+    except DataError:
+        return
+    assert codec().encode(bytes(data), validate=False).columns == full.columns
+
+
+@pytest.mark.parametrize("image", ["keep", "jpeg", "png", "raw"])
+def test_what_is_encoded_anew_has_the_same_bytes_without_validation(image):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for value in (file(photo(), "JPEG", exif=exif), file(photo()), photo(), Image.fromarray(photo())):
+        for resize in (None, {"short": 20}):
+            the_codec = codec(image=image, resize=resize)
+            full, quick = the_codec.encode(value), the_codec.encode(value, validate=False)
+            assert bytes(quick.data) == bytes(full.data)
+            assert (quick.columns, quick.extension, quick.pixels) == (full.columns, full.extension, None)
 
 
 # --- what is stored ---
@@ -650,3 +758,18 @@ def test_real_photos_decode_alike_by_every_library():
         data = np.fromfile(path, np.uint8)
         assert np.array_equal(decode_jpeg(data)[0], simplejpeg.decode_jpeg(data))
         assert np.array_equal(decode_jpeg(data)[0], np.asarray(opened(data.tobytes())))
+
+
+@pytest.mark.parametrize("folder", ["weird/pillow", "weird/jxl", "photos", "tiles"])
+def test_of_real_files_the_header_tells_what_decoding_finds(folder):
+    """Case 6: TIFF, WebP, AVIF and JPEG of many makers, upright and turned."""
+    taken = 0
+    for path in files_of(folder)[:: 20 if folder == "tiles" else 1]:
+        data = path.read_bytes()
+        try:
+            full = codec().encode(data)
+        except DataError:
+            continue
+        assert codec().encode(data, validate=False).columns == full.columns, path
+        taken += 1
+    assert taken >= 100

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import h5py
+import lmdb
 import numpy as np
 import pytest
 
@@ -56,18 +61,62 @@ def make_npy(folder: Path) -> Path:
     return folder / "set.npz"
 
 
+def make_webdataset(folder: Path) -> Path:
+    for shard in range(2):
+        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
+            for i in range(30):
+                files = {"jpg": JPEG + bytes(50_000), "cls": b"%d" % i, "json": b'{"i": 1}' if i != 7 else b"{broken"}
+                for extension, data in files.items():
+                    member = tarfile.TarInfo(f"{shard}.dir/{i:03d}.{extension}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+    return folder
+
+
+def make_parquet(folder: Path) -> Path:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    noise = Random(0)
+    for file in range(2):
+        pictures = [{"bytes": JPEG + noise.randbytes(10_000) if i else None, "path": f"{file}/{i}.jpg"} for i in range(300)]
+        columns = {"label": ["cat", "dog", None] * 100, "image": pictures, "tokens": [list(range(i)) for i in range(300)]}
+        parquet.write_table(pyarrow.table(columns), folder / f"{file}.parquet", row_group_size=250)
+    return folder
+
+
+def make_hdf5(folder: Path) -> Path:
+    with h5py.File(folder / "set.h5", "w") as file:
+        file.create_dataset("label", data=np.arange(100), chunks=(64,), compression="gzip")
+        file.create_dataset("photo", data=np.arange(100 * 3000, dtype="u4").astype("u1").reshape(100, 20, 50, 3), chunks=(7, 20, 50, 3))
+        file["group/names"] = np.array([f"é{i}".encode() if i != 50 else b"\xff" for i in range(100)], h5py.string_dtype())
+        file["boxes"] = np.arange(400_000.0).reshape(100_000, 4)
+        file["boxes.offsets"] = np.arange(0, 100_001, 1000)
+    return folder / "set.h5"
+
+
+def make_lmdb(folder: Path) -> Path:
+    with lmdb.open(str(folder), map_size=64 << 20) as environment, environment.begin(write=True) as transaction:
+        for i in range(700):
+            transaction.put(str(i).encode(), JPEG + bytes(i * 10))
+        transaction.put(b"__len__", b"not read")
+    return folder
+
+
 def make_python(folder: Path) -> Any:
     return [{"value": i, "array": np.full(i, 0.5)} for i in range(20)]
 
 
 MAKERS: dict[str, Callable[[Path], Any]] = {
     "csv": make_csv,
+    "hdf5": make_hdf5,
     "imagefolder": make_imagefolder,
     "images": make_images,
     "jsonl": make_jsonl,
+    "lmdb": make_lmdb,
     "npy": make_npy,
+    "parquet": make_parquet,
     "python": make_python,
     "textfiles": make_textfiles,
+    "webdataset": make_webdataset,
 }
 
 
@@ -144,6 +193,18 @@ def test_sizes_of_parts_are_the_sizes_of_their_samples(kind: str, example: Any) 
         assert abs(sum(told for told, _ in sizes) - sum(read for _, read in sizes)) <= len(sizes)
     else:
         assert all(told == read for told, read in sizes)
+
+
+def test_parts_tell_how_many_samples_they_have_or_that_nobody_knows(example: Any) -> None:
+    source = open_source(example)
+    for part in source.parts():
+        assert part.num_samples in (None, len(samples(source, part)))
+
+
+def test_parts_that_are_read_again_give_the_same(example: Any) -> None:
+    source = open_source(example)
+    for part in source.parts():
+        assert samples(source, part) == samples(source, part)
 
 
 @pytest.mark.parametrize("kind", [name for name in KINDS if name != "python"])

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+import pickle
 import re
 import tempfile
 import tracemalloc
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from fastdata.errors import ArgumentError, DataError
 from fastdata.sources import base
+from fastdata.sources.base import PART_NBYTES
 from fastdata.sources.csv import Source as Csv
 from fastdata.types import Field
 
@@ -172,10 +175,44 @@ def test_names_are_cleaned(tmp_path: Path) -> None:
     assert list(fields(write(tmp_path, "a b,2nd,größe,\n1,2,3,4\n"))) == ["a_b", "_2nd", "gr__e", "_"]
 
 
-def test_a_changed_cell_changes_its_part(tmp_path: Path) -> None:
-    first = list(Csv(write(tmp_path, "a,b\n1,x\n2,y\n")).parts())
-    second = list(Csv(write(tmp_path, "a,b\n1,x\n2,z\n")).parts())
-    assert [a.name == b.name for a, b in zip(first, second, strict=True)] == [True, False]
+def test_parts_hold_about_64_kib_and_name_their_bytes(tmp_path: Path) -> None:
+    text = "a,b\n" + "".join(f"{i},{'x' * 1000}\n" for i in range(200))
+    parts = list(Csv(write(tmp_path, text)).parts())
+    assert sum(part.nbytes for part in parts) == len(text) - len("a,b\n")
+    assert all(PART_NBYTES <= part.nbytes < PART_NBYTES + 1100 for part in parts[:-1])
+    changed = list(Csv(write(tmp_path, text.replace("\n150,x", "\n150,y"))).parts())
+    assert [a.name == b.name for a, b in zip(parts, changed, strict=True)] == [True, True, False, True]
+
+
+def test_another_header_changes_the_first_part(tmp_path: Path) -> None:
+    (first,), (second,) = (Csv(write(tmp_path, f"{name}\n1\n")).parts() for name in "ab")
+    assert first.name != second.name
+
+
+def test_pictures_count_towards_the_size_of_a_part(tmp_path: Path) -> None:
+    path = write(tmp_path, "image,x\n" + "1.jpg,5\n" * 5)
+    (tmp_path / "1.jpg").write_bytes(bytes(PART_NBYTES))
+    assert [(part.nbytes, part.num_samples) for part in Csv(path).parts()] == [(PART_NBYTES + 8, 1)] * 5
+
+
+def test_files_count_only_in_columns_that_are_of_pictures_to_the_end(tmp_path: Path) -> None:
+    """The sizes of parts that were cut before a column showed what it is are right as well."""
+    path = write(tmp_path, "image,other\n" + "1.jpg,2.jpg\n" * 7 + "1.jpg,none\n", pictures=("1.jpg", "2.jpg"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "PART_NBYTES", 60)
+        source = Csv(path)
+    assert fields(path) == {"image": ("image", "uint8"), "other": ("scalar", "str")}
+    assert [part.nbytes for part in source.parts()] == [sum(d.nbytes for d in source.read(part)) for part in source.parts()]
+    assert (
+        sum(part.nbytes for part in source.parts()) == path.stat().st_size - len("image,other\n") + 8 * (tmp_path / "1.jpg").stat().st_size
+    )
+
+
+def test_listing_the_parts_does_not_read_the_file_again(tmp_path: Path) -> None:
+    path = write(tmp_path, "x\n" + "1\n" * 50_000)
+    source = Csv(path)
+    path.unlink()
+    assert [part.num_samples for part in source.parts()] == [32768, 50_000 - 32768]
 
 
 def test_cells_longer_than_the_csv_module_takes_by_default_are_read(tmp_path: Path) -> None:
@@ -185,19 +222,58 @@ def test_cells_longer_than_the_csv_module_takes_by_default_are_read(tmp_path: Pa
 def test_case_35_rows_are_not_held_in_memory(tmp_path: Path) -> None:
     path = write(tmp_path, "x,note\n" + "".join(f"{i},{'n' * 150}\n" for i in range(20_000)))
     tracemalloc.start()
-    for part in Csv(path).parts():
+    source = Csv(path)
+    for part in source.parts():
         assert part.number >= 0
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 500_000
+    assert len(pickle.dumps(source)) < 5_000, "a part costs a few numbers"
 
 
-def test_a_row_whose_number_no_longer_fits_is_an_error(tmp_path: Path) -> None:
-    source = Csv(write(tmp_path, "x,y\n1,1\n"))
-    write(tmp_path, "x,y\nz,1\n")
+@pytest.mark.parametrize("change", ["size", "time", "gone"])
+def test_a_table_that_changes_after_it_was_opened_is_refused(tmp_path: Path, change: str) -> None:
+    path = write(tmp_path, "x\n1\n")
+    source = Csv(path)
+    (part,) = source.parts()
+    if change == "gone":
+        path.unlink()
+    elif change == "size":
+        write(tmp_path, "x\n1\n2\n")
+    else:
+        os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+    with pytest.raises(DataError, match=f"expected the file that was opened, got .*, at {path}"):
+        next(source.read(part))
+
+
+def test_a_table_of_classes_that_is_given_numbers_the_labels(tmp_path: Path) -> None:
+    path = write(tmp_path, "label,x\ncat,1\ndog,2\n,3\n7.0,4\n")
+    source = Csv(path)
+    assert source.classes == tuple(sorted(["7.0", "cat", "dog"]))
+    table = ("dog", "eel", "cat", "7.0")
+    source.name_classes(table)
+    assert source.classes == table
+    assert [drawn.sample["label"] for drawn in draw(source) if isinstance(drawn.sample, dict)] == [2, 0, None, 3]
+    with pytest.raises(ArgumentError, match=r"expected classes of the table that was given, got also '7.0', 'dog', at --classes"):
+        Csv(path).name_classes(["cat"])
+    with pytest.raises(ArgumentError, match="expected labels with names, got a source without, at --classes"):
+        Csv(write(tmp_path, "label\n3\n")).name_classes(["cat"])
+
+
+@pytest.mark.parametrize(("most", "dtype", "classes"), [(3, "int64", ("a", "b", "c")), (2, "str", None)])
+def test_of_too_many_distinct_strings_a_label_is_no_class(tmp_path: Path, most: int, dtype: str, classes: tuple[str, ...] | None) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "MAX_CLASSES", most)
+        source = Csv(write(tmp_path, "label\na\nb\na\nc\n"))
+    assert (source.fields[0].dtype, source.classes) == (dtype, classes)
+
+
+def test_a_pipe_that_a_row_names_is_an_error_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "1.jpg")
+    source = Csv(write(tmp_path, "image\n1.jpg\n"))
+    assert source.trouble is not None
     (drawn,) = draw(source)
-    assert isinstance(drawn.sample, DataError)
-    assert str(drawn.sample) == "expected int64, got 'z' (str), at field 'x'"
+    assert str(drawn.sample) == "expected a file, got a folder, pipe, socket or device, at field 'image' (1.jpg)"
 
 
 cells = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=12) | st.sampled_from(
@@ -206,13 +282,30 @@ cells = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_siz
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(cells, cells), min_size=1, max_size=8), st.sampled_from([",", ";", "\t"]), st.sampled_from(["\n", "\r\n"]))
-def test_what_the_csv_module_writes_comes_back(rows: list[tuple[str, str]], delimiter: str, ends: str) -> None:
+@given(
+    st.lists(st.tuples(cells, cells), min_size=1, max_size=8),
+    st.sampled_from([",", ";", "\t"]),
+    st.sampled_from(["\n", "\r\n"]),
+    st.integers(1, 60),
+)
+def test_what_the_csv_module_writes_comes_back_from_parts_of_any_size(
+    rows: list[tuple[str, str]], delimiter: str, ends: str, part_nbytes: int
+) -> None:
     text = io.StringIO()
     writer = csv.writer(text, delimiter=delimiter, lineterminator=ends)
     writer.writerows([("first", "second"), ("!", "!"), *rows])  # the first row makes both columns strings
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "PART_NBYTES", part_nbytes)
         path = write(Path(folder), text.getvalue())
-        found = [(sample["first"], sample["second"]) for sample in samples(path)]
-        assert found[1:] == [tuple(cell or None for cell in row) for row in rows]
-        assert sum(drawn.nbytes for drawn in draw(Csv(path))) == path.stat().st_size - len(f"first,second{ends}")
+        source = Csv(path)
+        parts = list(source.parts())
+        drawn = [list(source.read(part)) for part in reversed(parts)][::-1]
+        nbytes = path.stat().st_size
+    found = [d.sample for part in drawn for d in part if isinstance(d.sample, dict)]
+    assert found[1:] == [dict(zip(("first", "second"), (cell or None for cell in row), strict=True)) for row in rows]
+    assert [part.num_samples for part in parts] == list(map(len, drawn))
+    assert [part.nbytes for part in parts] == [sum(d.nbytes for d in part) for part in drawn]
+    assert sum(part.nbytes for part in parts) == nbytes - len(f"first,second{ends}")
+    ranges = [part.detail[:2] for part in parts]
+    assert [start for start, _ in ranges] == [0, *(stop for _, stop in ranges[:-1])], "ranges follow one another"
+    assert ranges[-1][1] == nbytes

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from fastdata.errors import ArgumentError, DataError
 from fastdata.sources import base
-from fastdata.sources.jsonl import PART_NBYTES
+from fastdata.sources.base import PART_NBYTES
 from fastdata.sources.jsonl import Source as Jsonl
 from fastdata.types import Field
 
@@ -153,9 +154,59 @@ def test_parts_hold_about_64_kib_and_name_their_bytes(tmp_path: Path) -> None:
     assert [a.name == b.name for a, b in zip(parts, Jsonl(path).parts(), strict=True)] == [True, True, False, True]
 
 
+def test_pictures_of_a_column_that_appears_late_count_in_their_parts(tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").write_bytes(bytes(PART_NBYTES))
+    path = write(tmp_path, *[{"text": "x" * PART_NBYTES}] * 3, {"image": "1.jpg"}, {"text": "y"})
+    source = Jsonl(path)
+    parts = list(source.parts())
+    assert [part.nbytes // PART_NBYTES for part in parts] == [1, 1, 1, 1, 0]
+    assert [part.nbytes for part in parts] == [sum(d.nbytes for d in source.read(part)) for part in parts]
+
+
 def test_pictures_count_towards_the_size_of_a_part(tmp_path: Path) -> None:
     (tmp_path / "1.jpg").write_bytes(b"\xff\xd8\xff" + bytes(PART_NBYTES))
     assert len(list(Jsonl(write(tmp_path, *[{"image": "1.jpg", "x": i} for i in range(5)])).parts())) == 5
+
+
+@pytest.mark.parametrize("change", ["size", "time"])
+def test_a_file_that_changes_after_it_was_opened_is_refused(tmp_path: Path, change: str) -> None:
+    path = write(tmp_path, {"x": 1})
+    source = Jsonl(path)
+    (part,) = source.parts()
+    if change == "size":
+        write(tmp_path, {"x": 1}, {"x": 2})
+    else:
+        os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+    with pytest.raises(DataError, match=f"expected the file that was opened, got one that has changed while it was packed, at {path}"):
+        next(source.read(part))
+
+
+def test_a_table_of_classes_that_is_given_numbers_the_labels(tmp_path: Path) -> None:
+    source = Jsonl(write(tmp_path, {"class": "cat"}, {"class": None}, {"class": "dog"}))
+    source.name_classes(["dog", "eel", "cat"])
+    assert source.classes == ("dog", "eel", "cat")
+    assert [d.sample for part in source.parts() for d in source.read(part)] == [{"label": 2}, {"label": None}, {"label": 0}]
+
+
+def test_names_that_no_file_can_have_are_files_that_are_missing(tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").write_bytes(b"\xff\xd8\xff")
+    path = write(tmp_path, {"image": "1.jpg", "x": 1}, {"image": "\ud800.jpg", "x": 1}, {"image": "a\0.jpg", "x": 2**63})
+    trouble = Jsonl(path).trouble
+    assert trouble is not None
+    assert "got no file at 2 paths" in trouble
+    good, half, nul = draw(path)
+    assert isinstance(good.sample, dict)
+    assert str(half.sample).startswith("expected a file, got a name that none can have: ")
+    assert str(nul.sample).startswith("expected a file, got a name that none can have: ")
+
+
+def test_pictures_of_a_bad_line_count_as_well(tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").write_bytes(b"\xff\xd8\xff")
+    source = Jsonl(write(tmp_path, {"image": "1.jpg", "x": 1}, {"image": "1.jpg", "x": 2**63}))
+    (part,) = source.parts()
+    first, second = source.read(part)
+    assert isinstance(second.sample, DataError)
+    assert part.nbytes == first.nbytes + second.nbytes
 
 
 lines = st.one_of(
@@ -167,15 +218,23 @@ lines = st.one_of(
 
 
 @settings(deadline=None)
-@given(st.lists(lines, max_size=30), st.booleans(), st.booleans())
-def test_ranges_cover_every_line_that_is_not_blank_once(found: list[bytes], mark: bool, end: bool) -> None:
+@given(st.lists(lines, max_size=30), st.booleans(), st.booleans(), st.sampled_from([1, 50, PART_NBYTES]))
+def test_ranges_cover_every_line_that_is_not_blank_once(found: list[bytes], mark: bool, end: bool, part_nbytes: int) -> None:
     found = [b'{"x": 1, "pad": ""}', *found]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "PART_NBYTES", part_nbytes)
         path = Path(folder, "a.jsonl")
-        path.write_bytes(b"\xef\xbb\xbf" * mark + b"\n".join(found) + b"\n" * end)
+        data = b"\xef\xbb\xbf" * mark + b"\n".join(found) + b"\n" * end
+        path.write_bytes(data)
         source = Jsonl(path)
-        drawn = [drawn for part in reversed(list(source.parts())) for drawn in source.read(part)]
-    drawn.sort(key=lambda d: int(d.key))
+        parts = list(source.parts())
+        by_part = [list(source.read(part)) for part in reversed(parts)][::-1]
+    assert [part.num_samples for part in parts] == list(map(len, by_part))
+    assert [part.nbytes for part in parts] == [sum(d.nbytes for d in drawn) for drawn in by_part]
+    ranges = [part.detail[:2] for part in parts]
+    assert [start for start, _ in ranges] == [0, *(stop for _, stop in ranges[:-1])], "ranges follow one another"
+    assert not data[ranges[-1][1] :].strip()
+    drawn = [d for part in by_part for d in part]
     assert [d.key for d in drawn] == [str(number) for number in range(len(drawn))]
     assert [int(d.origin.rpartition(":")[2]) for d in drawn] == [line for line, data in enumerate(found, 1) if data.strip()]
     for d in drawn:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import io
+import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastdata.errors import ArgumentError
+from fastdata.errors import ArgumentError, DataError
 from fastdata.sources import base
 from fastdata.sources.npy import PART_NBYTES
 from fastdata.sources.npy import Source as Npy
@@ -80,7 +83,7 @@ def test_parts_are_ranges_of_about_a_mebibyte(tmp_path: Path) -> None:
     parts = list(source.parts())
     assert [part.detail for part in parts] == [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10)]
     assert all(part.nbytes == 800_000 <= PART_NBYTES for part in parts)
-    assert [len(list(source.read(part))) for part in parts] == [2] * 5
+    assert [len(list(source.read(part))) for part in parts] == [part.num_samples for part in parts] == [2] * 5
 
 
 def test_a_row_larger_than_a_part_is_a_part(tmp_path: Path) -> None:
@@ -94,7 +97,7 @@ def test_a_row_larger_than_a_part_is_a_part(tmp_path: Path) -> None:
         ({"a": np.zeros(3), "size": np.array(224)}, r"equally many rows, got a \[3\], size \[\]"),
         ({"a": np.zeros((0, 3))}, "expected rows, got none"),
         ({"a": np.zeros(3, "c8")}, "expected arrays of numbers, got complex64 in a"),
-        ({"a": np.array(["x", None])}, "Object arrays cannot be loaded"),
+        ({"a": np.array(["x", None])}, "got an array of objects, which only pickle could load"),
         ({"a": np.array([b"x"])}, "expected arrays of numbers, got |S1 in a"),
         ({"a": np.array([["x"]])}, "expected arrays of numbers, got <U1 in a"),
         ({"a": np.zeros(2, "M8[s]")}, "got datetime64"),
@@ -122,3 +125,42 @@ def test_object_arrays_are_not_unpickled(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array([1, "x"], object), allow_pickle=True)
     with pytest.raises(ArgumentError, match="expected arrays of numbers"):
         Npy(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize("shape", [(2**60,), (2**31, 2**31), (10**30,), (-5,), (26, 1)])
+@pytest.mark.parametrize("form", ["npy", "stored", "deflated"])
+def test_a_header_that_claims_more_than_there_is_takes_no_memory(tmp_path: Path, shape: tuple[int, ...], form: str) -> None:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    data, path = file.getvalue() + bytes(100), tmp_path / ("a.npy" if form == "npy" else "a.npz")
+    if form == "npy":
+        path.write_bytes(data)
+    else:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED if form == "stored" else zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("a.npy", data)
+    with pytest.raises(
+        ArgumentError, match=re.escape(f"expected arrays of numbers, got an array {list(shape)} of float32 in 100 bytes, at ")
+    ):
+        Npy(path)
+
+
+def test_a_member_that_claims_more_than_deflate_can_hold_is_refused(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", a=np.zeros(1000))
+    data = (tmp_path / "a.npz").read_bytes()
+    directory = data.rindex(b"PK\x01\x02")
+    (tmp_path / "a.npz").write_bytes(data[: directory + 24] + (2**31).to_bytes(4, "little") + data[directory + 28 :])
+    with pytest.raises(ArgumentError, match=f"expected arrays of numbers, got {2**31} bytes packed as "):
+        Npy(tmp_path / "a.npz")
+
+
+def test_rows_without_numbers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"expected rows with numbers, got empty ones: array \[3, 0\], at "):
+        Npy(save(tmp_path, np.zeros((3, 0))))
+
+
+def test_a_file_that_changes_after_it_was_opened_is_refused(tmp_path: Path) -> None:
+    source = Npy(save(tmp_path, np.zeros(3)))
+    (part,) = source.parts()
+    save(tmp_path, np.zeros(2))
+    with pytest.raises(DataError, match="expected the file that was opened, got one that has changed while it was packed, at "):
+        next(source.read(part))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -143,7 +144,7 @@ def test_an_iterable_has_one_part_and_is_held_no_further_than_its_head() -> None
     assert taken == HEAD
     assert not source.splits
     (part,) = source.parts()
-    assert (part.number, part.nbytes) == (0, 0)
+    assert (part.number, part.nbytes, part.num_samples) == (0, 0, None)
     for number, drawn in enumerate(source.read(part), 1):
         assert taken == max(number, HEAD)
         assert (drawn.sample, drawn.nbytes) == ({"x": number}, 8)
@@ -186,6 +187,14 @@ def test_a_map_style_dataset_is_probed_evenly_and_split_by_index() -> None:
     (drawn,) = source.read(parts[500])
     assert isinstance(drawn.sample, dict)
     assert (drawn.key, drawn.sample["x"], drawn.nbytes) == ("500", 500, 48)
+
+
+def test_case_41_numbers_of_samples_go_beyond_32_bits() -> None:
+    source = Source(MapStyle(2**40))
+    assert [part.number for part in islice(source.parts(), 3)] == [0, 1, 2]
+    (drawn,) = source.read(base.Part("", 48, 2**40 - 1, 2**40 - 1))
+    assert isinstance(drawn.sample, dict)
+    assert (drawn.key, drawn.sample["x"]) == (str(2**40 - 1), 2**40 - 1)
 
 
 def test_what_a_dataset_raises_is_an_error_that_names_the_index() -> None:

@@ -15,6 +15,7 @@ import pytest
 from fastdata.dataset import Dataset
 from fastdata.errors import ShardError
 from fastdata.packing import pack
+from fastdata.stores import hdf5
 from fastdata.types import Field
 
 
@@ -63,6 +64,22 @@ def test_a_shard_is_little_larger_than_its_elements(tmp_path: Path, make_shards:
 def test_nothing_but_the_shard_is_left_beside_it(tmp_path: Path, make_shards: Callable[..., Any]) -> None:
     make_shards("hdf5", tmp_path / "out", (Field("blob", "bytes"),), [[{"blob": b"x"}]])
     assert [path.name for path in (tmp_path / "out/shards").iterdir()] == ["00000.h5"]
+
+
+def test_offsets_beyond_32_bits_are_read(tmp_path: Path) -> None:
+    """Case 40: a sparse file whose last value, and the dataset behind it, lie beyond 2^32 bytes."""
+    fields, far = (Field("a", "ndarray", "uint16"), Field("b", "ndarray", "uint8", (2,), dense=True)), (1 << 32) + 5
+    ends = np.array([0, 1 << 31, far, far + 3])
+    with h5py.File(tmp_path / "x.h5", "w", libver="latest") as file:
+        for name, shape, dtype in (("a", (far + 3,), "<u2"), ("a.offsets", (4,), "<i8"), ("b", (3, 2), "u1")):
+            dataset = hdf5._allocate(file, name, shape, np.dtype(dtype))
+            assert dataset is not None
+        file["a.offsets"][:], file["a"][far:], file["b"][:] = ends, [1, 2, 3], [[1, 2], [3, 4], [5, 6]]
+    assert (tmp_path / "x.h5").stat().st_blocks * 512 < 1 << 20
+    reader = hdf5.Reader(tmp_path / "x.h5", fields, 3, lambda name: np.empty(0))
+    assert [len(value) for value in reader.read(fields[0], np.arange(3))] == [1 << 31, far - (1 << 31), 3]
+    assert reader.read(fields[0], np.array([2]))[0].tolist() == [1, 2, 3]
+    assert np.array(reader.read(fields[1], np.array([2, 0]))).tolist() == [[5, 6], [1, 2]]
 
 
 def test_a_dataset_in_chunks_or_of_another_form_is_refused(tmp_path: Path, make_shards: Callable[..., Any]) -> None:

@@ -207,7 +207,7 @@ def test_a_value_beyond_the_limit_of_a_header_is_refused_and_the_next_record_may
     with pytest.raises(DataError, match="got 1000 bytes, at field 'blob'; use --to mmap"):
         writer.append(Record("0", {"blob": Encoded(b"x" * 1000, "bin")}, {}))
     writer.append(Record("1", {"blob": Encoded(b"x" * 999, "bin")}, {}))
-    assert writer.close() == {"blob.offset": [512]}
+    assert {name: list(offsets) for name, offsets in writer.close().items()} == {"blob.offset": [512]}
     with tarfile.open(tmp_path / "00000.tar") as file:
         assert [(m.name, m.size) for m in file.getmembers()] == [("00000-000000.bin", 999)]
 

@@ -1,4 +1,4 @@
-"""Make a dataset of finished shards: columns from their summaries, the manifest, the folder's final name."""
+"""Make a dataset of finished shards: columns out of their journal, then the manifest."""
 
 from __future__ import annotations
 
@@ -13,52 +13,73 @@ from typing import Any
 import numpy as np
 
 from fastdata import manifest as manifests
+from fastdata.errors import DataError
 from fastdata.manifest import Manifest, Segment
-from fastdata.packing.base import Job, Reject, ShardSummary
-from fastdata.stores.base import crc32, sync
+from fastdata.packing.base import ShardSummary, Terms
+from fastdata.packing.journal import Journal
+from fastdata.stores.base import crc32, remove, sync
 from fastdata.types import Array
 
 _FEW = 65536  # distinct strings that a column keeps as codes and a table: what two bytes tell apart
 
 
-def commit(job: Job, all_summaries: Sequence[ShardSummary], summaries: Sequence[ShardSummary], options: Mapping[str, Any]) -> Manifest:
-    """Write columns and manifest into the partial folder, and drop its journal.
+def write(terms: Terms, journal: Journal, summaries: Sequence[ShardSummary]) -> Manifest:
+    """Write columns, rejects and manifest beside finished shards, and remove what else a killed pack has left there.
 
     Args:
-        all_summaries: in the order of their numbers.
-        summaries: those of shards that have samples.
+        summaries: of all shards in the order of their numbers, those without samples too.
+
+    Raises:
+        DataError: not one good sample.
     """
-    folder = job.folder / "columns" / "0"
-    folder.mkdir(parents=True)
-    num_samples = sum(s.num_samples for s in summaries)
-    specs = _write_columns(job, summaries, folder, num_samples)
-    _save(folder / "shards.npy", _shard_table(summaries))
-    if job.on_error == "skip":
-        _write_rejects(job.folder / "rejects.jsonl", [reject for s in all_summaries for reject in s.rejects])
-    sync(folder)
-    checksums = {path.name: crc32(path) for path in sorted(folder.iterdir())}
-    digests = manifests.open_array(folder / "digest.npy")
+    folder = journal.folder
+    kept = [summary for summary in summaries if summary.num_samples]
+    if not kept:
+        first = next((reject for summary in summaries for reject in journal.rejects(summary.number)), None)
+        why = f": all {sum(s.num_rejected for s in summaries)} were rejected; the first: {first.reason}" if first else ""
+        raise DataError(f"expected at least one good sample, got none{why}")
+    _clean(folder, kept)
+    columns = folder / "columns" / "0"
+    columns.mkdir(parents=True)
+    num_samples = sum(s.num_samples for s in kept)
+    specs = _write_columns(kept, journal, columns, num_samples)
+    _save(columns / "shards.npy", _shard_table(kept))
+    _write_rejects(folder / "rejects.jsonl", summaries, journal)
+    sync(columns)
+    checksums = {path.name: crc32(path) for path in sorted(columns.iterdir())}
+    digests = manifests.open_array(columns / "digest.npy")
     manifest = Manifest(
         num_samples=num_samples,
-        store=job.store,
-        fields=job.fields,
+        store=terms.options["to"],
+        fields=terms.fields,
         columns=specs,
-        classes=job.source.classes,
-        options=options,
-        fingerprint=manifests.fingerprint(job.fields, job.source.classes, np.array_split(digests, 1 + len(digests) // 100_000)),
+        classes=terms.classes,
+        options=terms.options,
+        fingerprint=manifests.fingerprint(terms.fields, terms.classes, np.array_split(digests, 1 + len(digests) // 100_000)),
         segments=(Segment(0, 0, num_samples, checksums),),
     )
-    manifests.save(job.folder, manifest)
-    shutil.rmtree(job.folder / "journal")
-    for path in (job.folder / "shards", job.folder / "columns", job.folder / "manifests", job.folder):
+    for path in (folder / "shards", folder / "columns"):
         sync(path)
+    manifests.save(folder, manifest)
+    sync(folder / "manifests")
     return manifest
 
 
-def _write_columns(job: Job, summaries: Sequence[ShardSummary], folder: Path, num_samples: int) -> dict[str, dict[str, Any]]:
+def _clean(folder: Path, kept: Sequence[ShardSummary]) -> None:
+    """Remove columns of an earlier try, and from the shards what is none: shards that were being written when a pack was killed."""
+    for name in ("columns", "manifests"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / "rejects.jsonl").unlink(missing_ok=True)
+    shards = {Path(name).parts[1] for summary in kept for name, _, _ in summary.files}
+    for path in (folder / "shards").iterdir():
+        if path.name not in shards:
+            remove(path)
+
+
+def _write_columns(summaries: Sequence[ShardSummary], journal: Journal, folder: Path, num_samples: int) -> dict[str, dict[str, Any]]:
     """Join the shards' columns, one shard in memory at a time; give the manifest's description of them."""
-    with np.load(job.summary_path(summaries[0].number), allow_pickle=False) as first:
-        names = list(first.files)
+    with journal.columns(summaries[0].number) as first:
+        names = list(first)
     strings = [name.removesuffix(":bytes") for name in names if name.endswith(":bytes")]
     tables: dict[str, dict[str, int] | None] = {name: None if name == "key" else {} for name in strings}
     totals = dict.fromkeys(strings, 0)
@@ -68,7 +89,7 @@ def _write_columns(job: Job, summaries: Sequence[ShardSummary], folder: Path, nu
     def pass_over(visit: Callable[[int, ShardSummary, Mapping[str, Array]], None]) -> None:
         start = 0
         for summary in summaries:
-            with np.load(job.summary_path(summary.number), allow_pickle=False) as columns:
+            with journal.columns(summary.number) as columns:
                 visit(start, summary, columns)
             start += summary.num_samples
 
@@ -77,7 +98,7 @@ def _write_columns(job: Job, summaries: Sequence[ShardSummary], folder: Path, nu
             totals[name] += len(columns[f"{name}:bytes"])
             table = tables[name]
             if table is not None:
-                for value in _strings(columns, name):
+                for value in dict.fromkeys(_strings(columns, name)):
                     table.setdefault(value, len(table))
                 if len(table) > few:
                     tables[name] = None
@@ -103,7 +124,7 @@ def _write_columns(job: Job, summaries: Sequence[ShardSummary], folder: Path, nu
         else:
             specs[name] = {"dtype": "str", "values": list(table)}
             create(name, np.min_scalar_type(max(0, len(table) - 1)), (num_samples,))
-    with np.load(job.summary_path(summaries[0].number), allow_pickle=False) as first:
+    with journal.columns(summaries[0].number) as first:
         for name in names:
             if ":" not in name and (not name.endswith(".valid") or name.removesuffix(".valid") in missing):
                 column = first[name]
@@ -178,11 +199,14 @@ def _save(path: Path, array: Array) -> None:
     sync(path)
 
 
-def _write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
-    """One line for each sample that was skipped."""
+def _write_rejects(path: Path, summaries: Sequence[ShardSummary], journal: Journal) -> None:
+    """One line for each sample that was skipped; no file where none was."""
+    if not any(summary.num_rejected for summary in summaries):
+        return
     with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-        for reject in rejects:
-            line = {"source": reject.source, "key": reject.key, "reason": reject.reason, "bytes": reject.nbytes}
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        for summary in summaries:
+            for reject in journal.rejects(summary.number) if summary.num_rejected else ():
+                line = {"source": reject.source, "key": reject.key, "reason": reject.reason, "bytes": reject.nbytes}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
