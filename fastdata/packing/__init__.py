@@ -118,6 +118,8 @@ def pack(
         manifests.check_fields(fields)
     except ValueError as error:
         raise ArgumentError(f"{error}, at {source}") from error
+    for field in fields:
+        open_codec(field).load_libraries()
     if opened.trouble and on_error == "raise":
         raise ArgumentError(opened.trouble)
     for flag, value in (("--shuffle", shuffle), ("--part", part)):
@@ -274,9 +276,6 @@ def _pack_shards(
     if terms.listing is None:
         summaries = _from_iterable(job, journal, terms.options["shard_size"], tick)
     else:
-        if workers > 1:
-            for field in job.fields:
-                open_codec(field).load_libraries()
         summaries = run(partial(_pack_task, job, journal), _todo(job, journal, terms, share, finished), workers, tick)
     num_rejected = sum(summary.num_rejected for summary in finished.values())
     for summary in summaries:

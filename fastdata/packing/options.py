@@ -15,6 +15,7 @@ from typing import Any
 from fastdata import manifest as manifests
 from fastdata import registry
 from fastdata.codecs import open_codec
+from fastdata.compression import METHODS
 from fastdata.errors import ArgumentError
 from fastdata.pictures import MAX_PIXELS
 from fastdata.types import Field
@@ -46,7 +47,7 @@ def check_choices(to: str, image: str, on_error: str, compress: str | None, work
         (to, registry.names("fastdata.stores"), "--to"),
         (image, _IMAGE_FORMS, "--image"),
         (on_error, ("raise", "skip"), "--on-error"),
-        (compress, (None, "zstd"), "--compress"),
+        (compress, (None, *METHODS), "--compress"),
     ):
         if value not in known:
             raise ArgumentError(f"expected one of {[name for name in known if name]}, got {value!r}, at {where}")
@@ -138,7 +139,7 @@ def picture_options(
 def packed_field(field: Field, pictures: Mapping[str, Any], compress: str | None) -> Field:
     """A field as it will be packed: what the caller asked, over what the source says of itself."""
     if field.codec != "image":
-        compressed = compress is not None and getattr(open_codec(field), "compressible", False)
+        compressed = compress is not None and open_codec(field).compressible
         return replace(field, options={**field.options, "compress": compress}) if compressed else field
     kept_raw = pictures["image"] == "keep" and field.options.get("image") == "raw"
     options = {**pictures, **({"image": "raw"} if kept_raw else {}), **({"mask": True} if field.options.get("mask") else {})}

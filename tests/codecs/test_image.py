@@ -724,7 +724,7 @@ def by_pillow(data):
     image = ImageOps.exif_transpose(opened(data))
     values = np.asarray(image)
     transparency = image.info.get("transparency")
-    if image.mode.startswith("I;16") or (image.mode == "I" and recognise(np.frombuffer(data, np.uint8)) in ("ppm", "png")):
+    if image.mode.startswith("I;16") or (image.mode == "I" and recognise(np.frombuffer(data, np.uint8)) in ("ppm", "png", "tiff")):
         grey = np.where(values == transparency, 255, np.rint(values / 257.0))
         return np.repeat(grey[:, :, None], 3, axis=2)
     if transparency is not None or "A" in image.getbands() or "a" in image.getbands():

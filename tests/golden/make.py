@@ -83,9 +83,9 @@ def main(folder: Path) -> None:
 
     from fastdata import registry
     from fastdata.packing import pack
-    from fastdata.sources import jsonl
+    from fastdata.sources import base
 
-    jsonl.PART_NBYTES = 600  # bytes: more parts than the real size would make of so little
+    base.PART_NBYTES = 600  # bytes: more parts than the real size would make of so little
     with tempfile.TemporaryDirectory() as name:
         source = Path(name)
         with open(source / "samples.jsonl", "w", encoding="utf-8") as file:
