@@ -207,9 +207,8 @@ def verify(
         for problem in verified.problems:
             _print(problem)
         state = f"problems: {len(verified.problems)}" if verified.problems else "all well"
-        _print(
-            f"{'sizes and counts' if quick else 'verified'}: {verified.num_samples} samples, {verified.num_shards} shards, {state}, at {verified.path}"
-        )
+        what = "sizes and counts" if quick else "verified"
+        _print(f"{what}: {verified.num_samples} samples, {verified.num_shards} shards, {state}, at {verified.path}")
     if verified.problems:
         raise typer.Exit(1)
 

@@ -101,10 +101,12 @@ def pack_shard(job: Job, number: int, samples: Iterable[Drawn], status: Status) 
         if not rows.summary.num_samples:
             remove(temporary)
             return rows.summary, rejects, {}
+        files = sorted(temporary.iterdir()) if temporary.is_dir() else [temporary]
+        sizes = [(p.stat().st_size, writer.crc32[p] if p in writer.crc32 else crc32(p)) for p in files]
         os.rename(temporary, target)
         sync(target.parent)
-        files = sorted(p for p in target.iterdir()) if target.is_dir() else [target]
-        rows.summary.files = [(f"shards/{p.relative_to(target.parent)}", p.stat().st_size, crc32(p)) for p in files]
+        files = [target / p.name if p != temporary else target for p in files]
+        rows.summary.files = [(f"shards/{p.relative_to(target.parent)}", *size) for p, size in zip(files, sizes, strict=True)]
         return rows.summary, rejects, rows.columns(offsets)
     except OSError as error:
         if isinstance(error, DatasetError):

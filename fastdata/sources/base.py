@@ -52,6 +52,7 @@ LONG = 200
 MAX_CLASSES = 1_000_000
 """Distinct labels above which a column of strings numbers no classes, since their table would be held in memory: about 100 MB."""
 
+_READ_NBYTES = 64 << 20
 PART_NBYTES = 64 << 10
 """Bytes of rows, and of the pictures that they name, that make a part: small beside a shard, large beside the cost of a part."""
 
@@ -309,8 +310,16 @@ def read_file(path: str | Path) -> bytes:
         DataError: it is empty, gone, a link to nothing, no regular file, or may not be read.
     """
     try:
-        regular = stat.S_ISREG(os.stat(path).st_mode)
-        data = Path(path).read_bytes() if regular else b""  # opening a pipe would wait for its other end
+        # Three calls of the system, where open() makes some eight; without O_NONBLOCK a pipe would wait for its other end.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            status = os.fstat(descriptor)
+            regular = stat.S_ISREG(status.st_mode)
+            data = os.read(descriptor, status.st_size + 1) if regular else b""
+            if len(data) != status.st_size and regular:
+                data += b"".join(iter(lambda: os.read(descriptor, _READ_NBYTES), b""))
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise unreadable(path, error) from error
     except ValueError as error:  # a NUL, or half a character

@@ -23,12 +23,14 @@ import numpy as np
 
 from fastdata import registry
 from fastdata.errors import DatasetError, ShardError
-from fastdata.types import Array, Buffer, Field, Int64Array, Record, Values
+from fastdata.types import Array, Buffer, Field, Int64Array, Record, Values, nbytes
 
 MAX_OPEN = 256
 """Files of shards that a process keeps open for one dataset: well under the usual limit of 1,024, several datasets included."""
 
 _READ_NBYTES = 4 << 20
+_WRITE_NBYTES = 256 << 10  # at once: large beside a call of the system, small beside a CPU's cache
+_WRITE_PIECES = 512  # at once: under the 1,024 that the system takes
 _PARSER_TRIES = 10
 
 
@@ -39,10 +41,14 @@ class Writer(ABC):
         path: of the shard, under its temporary name; nothing is there yet.
         stem: the shard's number as its file name has it, "00000".
         fields: the payload fields.
+
+    Attributes:
+        crc32: checksums of files that were taken while they were written, known after `close`; others are read again.
     """
 
     def __init__(self, path: Path, stem: str, fields: Sequence[Field]) -> None:
         self.path, self.stem, self.fields = path, stem, tuple(fields)
+        self.crc32: dict[Path, int] = {}
 
     @abstractmethod
     def append(self, record: Record) -> None:
@@ -145,26 +151,65 @@ class ArrayReader(Reader):
         return [elements[start:stop] for start, stop in zip(offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True)]
 
 
-class ArraySpool:
+class Output:
+    """A file that is written from begin to end in few calls of the system, its checksum taken on the way.
+
+    Attributes:
+        crc32: of all bytes, once it is closed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.crc32 = path, 0
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115
+        self._pending: list[Any] = []
+        self._pending_nbytes = 0
+
+    def write(self, *pieces: Buffer) -> None:
+        """Take bytes, which stay as they are until they are written."""
+        self._pending += pieces
+        self._pending_nbytes += sum(map(nbytes, pieces))
+        if self._pending_nbytes >= _WRITE_NBYTES or len(self._pending) >= _WRITE_PIECES:
+            self._flush()
+
+    def _flush(self) -> None:
+        for piece in self._pending:
+            self.crc32 = zlib.crc32(piece, self.crc32)
+        written = os.writev(self._file.fileno(), self._pending) if self._pending else 0
+        if written < self._pending_nbytes:  # a full disk, or more than one call takes
+            rest = memoryview(b"".join(self._pending))[written:]
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        self._pending, self._pending_nbytes = [], 0
+
+    def close(self) -> None:
+        """Write the rest, flushed to the disk."""
+        self._flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def abort(self) -> None:
+        """Close the file as it is."""
+        self._file.close()
+
+
+class ArraySpool(Output):
     """Append the values of one field to a file of bare elements, keeping the offsets of ragged ones."""
 
     def __init__(self, path: Path, field: Field) -> None:
-        self.field, self.path = field, path
+        super().__init__(path)
+        self.field = field
         self.dtype = np.dtype(field.dtype).newbyteorder("<")
         self.offsets = array("q", [0])
-        self.file = open(path, "wb")  # noqa: SIM115
 
     def append(self, data: Buffer | None) -> None:
         """Add one value; None adds an empty one."""
-        array = to_elements(self.field, b"" if data is None else data)
-        self.file.write(array.astype(self.dtype, copy=False).data.cast("B") if array.size else b"")
-        self.offsets.append(self.offsets[-1] + len(array))
+        elements = to_elements(self.field, b"" if data is None else data)
+        if elements.size:
+            self.write(elements.astype(self.dtype, copy=False))
+        self.offsets.append(self.offsets[-1] + len(elements))
 
-    def close(self) -> Int64Array:
-        """Close the file; give the offsets, int64 [n + 1], in elements."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
+    def ends(self) -> Int64Array:
+        """The offsets, int64 [n + 1], in elements."""
         return np.array(self.offsets, "<i8")
 
 

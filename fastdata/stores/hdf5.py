@@ -40,7 +40,9 @@ class Writer(BaseWriter):
         """Copy the spools into the file."""
         import h5py
 
-        ends = [spool.close() for spool in self._spools]
+        for spool in self._spools:
+            spool.close()
+        ends = [spool.ends() for spool in self._spools]
         # On a full disk the library crashes, so it only lays the file out, in space that is there; elements are copied by ourselves.
         with open(self.path, "wb") as reserved:
             reserved.write(bytes(_RESERVED_NBYTES))
@@ -68,7 +70,7 @@ class Writer(BaseWriter):
     def abort(self) -> None:
         """Remove the spools."""
         for spool in self._spools:
-            spool.file.close()
+            spool.abort()
             spool.path.unlink(missing_ok=True)
 
 

@@ -30,7 +30,7 @@ class Writer(BaseWriter):
         self._spools = [ArraySpool(path / f"{field.name}.{'npy' if field.dense else 'bin'}", field) for field in fields]
         for spool in self._spools:
             if spool.field.dense:
-                spool.file.write(bytes(_HEADER_NBYTES))
+                spool.write(bytes(_HEADER_NBYTES))
 
     def append(self, record: Record) -> None:
         """Add the values to their files."""
@@ -41,13 +41,15 @@ class Writer(BaseWriter):
     def close(self) -> Mapping[str, Sequence[int]]:
         """Write headers and offsets."""
         for spool in self._spools:
-            offsets = spool.close()
+            spool.close()
+            offsets = spool.ends()
             if spool.field.dense:
                 _write_header(spool.path, spool.dtype, (len(offsets) - 1, *spool.field.shape))
             else:
                 target = spool.path.with_name(f"{spool.field.name}.offsets.npy")
                 np.save(target, offsets, allow_pickle=False)
                 sync(target)
+                self.crc32[spool.path] = spool.crc32
         if not self._spools:
             (self.path / "empty").touch()  # all values are in columns, and a shard is what has files
         sync(self.path)
@@ -56,7 +58,7 @@ class Writer(BaseWriter):
     def abort(self) -> None:
         """Close the files."""
         for spool in self._spools:
-            spool.file.close()
+            spool.abort()
 
 
 def _write_header(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:

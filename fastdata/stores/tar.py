@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from fastdata.errors import DataError, ShardError
+from fastdata.stores.base import Output, to_elements
 from fastdata.stores.base import Reader as BaseReader
 from fastdata.stores.base import Writer as BaseWriter
-from fastdata.stores.base import to_elements
 from fastdata.types import Array, Field, Int64Array, Record, Values, nbytes
 
 SUFFIX = ".tar"
@@ -29,7 +29,10 @@ SEQUENTIAL = True
 _BLOCK = 512
 _NAME_NBYTES = 100  # of a ustar header
 _NPY_HEADER = 128  # bytes before the elements in a .npy of version 1.0
-_MAX_NBYTES = 8 << 30  # what the twelve octal digits of a ustar header hold
+_MAX_NBYTES = 8 << 30  # what the eleven octal digits of a ustar header hold
+_ZEROS = bytes(_BLOCK)
+_TEMPLATE = tarfile.TarInfo("").tobuf(tarfile.USTAR_FORMAT)
+_CHECKSUM = sum(_TEMPLATE[:124]) + sum(_TEMPLATE[135:148]) + 8 * ord(" ") + sum(_TEMPLATE[156:])
 
 
 class Writer(BaseWriter):
@@ -37,7 +40,7 @@ class Writer(BaseWriter):
 
     def __init__(self, path: Path, stem: str, fields: Sequence[Field]) -> None:
         super().__init__(path, stem, fields)
-        self._file = open(path, "wb")  # noqa: SIM115
+        self._output = Output(path)
         self._at = 0
         self._num = 0
         self._offsets = {field.name: array("q") for field in fields}
@@ -80,26 +83,32 @@ class Writer(BaseWriter):
 
     def _write(self, name: str, data: bytes | bytearray | memoryview) -> int:
         """Write one member; give the offset of its data."""
-        header = tarfile.TarInfo(name)
-        header.size = nbytes(data)
-        self._file.write(header.tobuf(tarfile.USTAR_FORMAT))
-        self._file.write(data)
-        self._file.write(bytes(-header.size % _BLOCK))
+        size = nbytes(data)
+        padding = -size % _BLOCK
+        self._output.write(_header(name, size), data, _ZEROS[:padding])
         start = self._at + _BLOCK
-        self._at = start + header.size + -header.size % _BLOCK
+        self._at = start + size + padding
         return start
 
     def close(self) -> Mapping[str, Sequence[int]]:
         """Write the closing blocks; give the offsets of the members' data."""
-        self._file.write(bytes(2 * _BLOCK))
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        self._output.write(_ZEROS, _ZEROS)
+        self._output.close()
+        self.crc32[self.path] = self._output.crc32
         return {f"{name}.offset": offsets for name, offsets in self._offsets.items()}
 
     def abort(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._output.abort()
+
+
+def _header(name: str, size: int) -> bytes:
+    """The header of a regular file, 0644, of nobody and no time; `tarfile` makes the same in some thirty microseconds more."""
+    head, digits = name.encode("ascii"), b"%011o" % size
+    checksum = _CHECKSUM + sum(head) + sum(digits)
+    return b"".join(
+        (head.ljust(_NAME_NBYTES, b"\0"), _TEMPLATE[100:124], digits, _TEMPLATE[135:148], b"%06o\0 " % checksum, _TEMPLATE[156:])
+    )
 
 
 def _prefixes(fields: Sequence[Field]) -> dict[str, str]:
