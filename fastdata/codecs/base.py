@@ -49,8 +49,11 @@ class Codec(ABC):
             self.stored = replace(field, dtype="uint8", shape=(), dense=False)
             self.columns = {**self.columns, "raw_nbytes": "int64"}
 
-    def load_libraries(self) -> None:
+    def load_libraries(self, validate: bool) -> None:
         """Import what encoding needs: once, before workers are forked, and not in each of them, where an import lock may be held for ever.
+
+        Args:
+            validate: as `encode` will have it.
 
         Raises:
             ArgumentError: a library that the field's options ask for is missing.

@@ -88,12 +88,14 @@ class Codec(base.Codec):
         if self._mask and self._image == "jpeg":
             self._image = "png"
 
-    def load_libraries(self) -> None:
-        import cv2  # noqa: F401
-        import simplejpeg  # noqa: F401
+    def load_libraries(self, validate: bool) -> None:
         from PIL import Image  # noqa: F401
 
-        _turbojpeg()
+        if validate or self._resize or self._image != "keep":
+            import cv2  # noqa: F401
+            import simplejpeg  # noqa: F401
+
+            _turbojpeg()
 
     def encode(self, value: Any, *, validate: bool = True) -> Encoded:
         """Encode one picture, decoding all of it to be sure that it can be.

@@ -119,7 +119,7 @@ def pack(
     except ValueError as error:
         raise ArgumentError(f"{error}, at {source}") from error
     for field in fields:
-        open_codec(field).load_libraries()
+        open_codec(field).load_libraries(validate)
     if opened.trouble and on_error == "raise":
         raise ArgumentError(opened.trouble)
     for flag, value in (("--shuffle", shuffle), ("--part", part)):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-import zlib
 from abc import ABC, abstractmethod
 from array import array
 from collections import OrderedDict
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from isal import isal_zlib
 
 from fastdata import registry
 from fastdata.errors import DatasetError, ShardError
@@ -29,7 +29,8 @@ MAX_OPEN = 256
 """Files of shards that a process keeps open for one dataset: well under the usual limit of 1,024, several datasets included."""
 
 _READ_NBYTES = 4 << 20
-_WRITE_NBYTES = 256 << 10  # at once: large beside a call of the system, small beside a CPU's cache
+_WRITE_NBYTES = 64 << 10  # at once: large beside a call of the system, and still in the cache of the CPU that wrote it
+_SYNC_NBYTES = 8 << 20  # after which the disk begins to take them, while more are written
 _WRITE_PIECES = 512  # at once: under the 1,024 that the system takes
 _PARSER_TRIES = 10
 
@@ -162,7 +163,9 @@ class Output:
         self.path, self.crc32 = path, 0
         self._file = open(path, "wb", buffering=0)  # noqa: SIM115
         self._pending: list[Any] = []
-        self._pending_nbytes = 0
+        self._pending_nbytes = self._unsynced_nbytes = 0
+        self._syncing: threading.Thread | None = None
+        self._error: OSError | None = None
 
     def write(self, *pieces: Buffer) -> None:
         """Take bytes, which stay as they are until they are written."""
@@ -173,22 +176,37 @@ class Output:
 
     def _flush(self) -> None:
         for piece in self._pending:
-            self.crc32 = zlib.crc32(piece, self.crc32)
+            self.crc32 = isal_zlib.crc32(piece, self.crc32)
         written = os.writev(self._file.fileno(), self._pending) if self._pending else 0
         if written < self._pending_nbytes:  # a full disk, or more than one call takes
             rest = memoryview(b"".join(self._pending))[written:]
             while rest:
                 rest = rest[self._file.write(rest) :]
+        self._unsynced_nbytes += self._pending_nbytes
         self._pending, self._pending_nbytes = [], 0
+        if self._unsynced_nbytes >= _SYNC_NBYTES and not (self._syncing and self._syncing.is_alive()):
+            self._unsynced_nbytes = 0
+            self._syncing = threading.Thread(target=self._sync)
+            self._syncing.start()
+
+    def _sync(self) -> None:
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:  # the system tells it once
+            self._error = self._error or error
 
     def close(self) -> None:
         """Write the rest, flushed to the disk."""
         self._flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        self._sync()
+        self.abort()
+        if self._error:
+            raise self._error
 
     def abort(self) -> None:
         """Close the file as it is."""
+        if self._syncing:
+            self._syncing.join()
         self._file.close()
 
 
@@ -387,7 +405,7 @@ def crc32(path: Path) -> int:
     value = 0
     with open(path, "rb", buffering=0) as file:
         while piece := file.read(_READ_NBYTES):
-            value = zlib.crc32(piece, value)
+            value = isal_zlib.crc32(piece, value)
     return value
 
 
