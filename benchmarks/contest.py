@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -22,12 +23,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from benchmarks import peers
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE_S = 0.05  # between two looks at the memory of a contestant's processes
+LIMIT_S = 3600  # for a step: some packages wait for ever for a worker that has failed
 MEAN_COLOUR = 2.0  # levels of 255 that the mean of a re-encoded picture may be off
 SIDE = 1  # pixels that a resized picture's sides may be off: some round, some cut
 
@@ -100,7 +102,13 @@ def compete(work: Work, photos: Path, workers: int, rounds: int) -> list[Row]:
             print(f"{work.name}, {f'round {number}' if number else 'warm-up'}: {row.name}", file=sys.stderr, flush=True)
             try:
                 with tempfile.TemporaryDirectory(prefix="fastdata-bench-") as folder:
-                    task = {"work": work.name, "photos": str(photos), "out": f"{folder}/out", "workers": workers, "options": contestant.options}
+                    task = {
+                        "work": work.name,
+                        "photos": str(photos),
+                        "out": f"{folder}/out",
+                        "workers": workers,
+                        "options": contestant.options,
+                    }
                     done, peak = _ask(contestant, {"step": "do", **task}, watch=not number)
                     told, _ = _ask(contestant, {"step": "check", **task}, watch=False)
             except (Failure, peers.Trouble) as trouble:
@@ -124,15 +132,29 @@ def _ask(contestant: Contestant, asked: Mapping[str, Any], watch: bool) -> tuple
     python = peers.interpreter(contestant.peer) if contestant.peer else Path(sys.executable)
     os.sync()  # what others left to be written
     command = [str(python), "-m", f"benchmarks.contestants.{contestant.module}", json.dumps(asked)]
-    with tempfile.TemporaryFile() as said, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, cwd=ROOT) as process:
+    with tempfile.TemporaryFile() as said, start(command, said) as process:
         with watching(process.pid) if watch else contextlib.nullcontext([0]) as peaks:
-            answer, _ = process.communicate()
+            try:
+                answer, _ = process.communicate(timeout=LIMIT_S)
+            except subprocess.TimeoutExpired as error:
+                raise Failure(f"failed: no end after {LIMIT_S} s") from error
         if process.returncode:
             said.seek(0)
             lines = said.read().decode(errors="replace").strip().splitlines()
             raise Failure(f"failed: {lines[-1] if lines else f'exit code {process.returncode}'}")
     answered: dict[str, Any] = json.loads(answer.splitlines()[-1])
     return answered, max(peaks)
+
+
+@contextlib.contextmanager
+def start(command: Sequence[str], said: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process in a session of its own, which ends with this block, whatever it has started."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, cwd=ROOT, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -191,7 +213,7 @@ def difference(expected: Mapping[str, Any], told: Mapping[str, Any]) -> str | No
 def table(rows: Sequence[Row], num_samples: int) -> str:
     """Medians, their spread, and how many times the first one's time each takes."""
     width = max(len(row.name) for row in rows)
-    lines = [f"{'':{width}}   median s   (min to max)        samples/s   MB written   peak MB   time to {rows[0].name}"]
+    lines = [f"{'':{width}}   median s   (min to max)        samples/s   MB written   peak MB   time / {rows[0].name}"]
     for row in rows:
         if row.trouble or not row.rounds:
             lines.append(f"{row.name:{width}}   {row.trouble or 'not run'}")

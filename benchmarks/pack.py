@@ -10,7 +10,8 @@ PHOTOS is a folder of class folders of JPEGs; its files are copied under other n
     resize      longer side 341 (of a 4:3 photo: shorter side 256), JPEG quality 90; FFCV knows only a limit for the longer side
 
 Times are of the work alone, with no start of an interpreter or import in it. This package flushes its files to the disk within its time, the
-others leave that to the system. Peers are installed by `python -m benchmarks.peers install`; one that is not there says so in the table.
+others leave that to the system. Memory is that of all processes of a contestant, with what they import. Peers are installed by
+`python -m benchmarks.peers install NAME...`; one that is not there says so in the table.
 """
 
 from __future__ import annotations
@@ -156,10 +157,10 @@ def main() -> None:
     before = contest.machine()
     print(f"{num_samples:,} photos, {nbytes / 1e6:,.1f} MB, {args.workers} workers, {args.rounds} rounds after a warm-up, page cache warm")
     print(f"{before['cpu']}, {before['cores']} cores, load {before['load_average'][0]:.2f}")
+    held = footprint(photos, args.workers)
     results = [(work, contest.compete(work, photos, args.workers, args.rounds)) for work in works(photos) if work.name in args.works]
     for work, rows in results:
         print(f"\n{work.title}\n{contest.table(rows, num_samples)}")
-    held = footprint(photos, args.workers)
     print("\nfastdata's files are flushed to the disk within its time; the others' are not, and wait for the system.")
     print(f"fastdata keeps {held['columns']:.0f} bytes of columns for each sample, and while it packs {held['journal']:.0f} of journal.")
     if args.plot:

@@ -93,7 +93,7 @@ def install(name: str) -> None:
     log = root() / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     own = folder / "bin" / "python"
-    steps = {
+    steps: dict[str, list[str | Path]] = {
         "make an environment": [python, "-m", "venv", folder],
         f"install {' '.join(peer.requirements)}": [own, "-m", "pip", "install", "--quiet", *peer.requirements],
         f"import {', '.join(peer.modules)}": [own, "-c", f"import {', '.join(peer.modules)}"],

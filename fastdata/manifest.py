@@ -358,7 +358,7 @@ class ShardTable:
 
     A structured array with one row per file: `shard` its number, `first` the index of its first sample in the dataset, `num_samples`, `name`
     relative to the dataset, `nbytes`, `crc32`. Of every picture field there are `<field>.pixels`, and uint64 [3] `<field>.sum` and `<field>.squares`
-    over the channels of all its pixels, in the row of a shard's first file.
+    over the channels of so many of its pixels, in the row of a shard's first file.
     """
 
     def __init__(self, root: Path, manifest: Manifest) -> None:

@@ -17,8 +17,8 @@ from fastdata.types import Array, Field
 def info(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Describe a dataset in JSON values: counts, classes, shards, bytes, sizes of values, and of pictures mean and std.
 
-    Sizes are in bytes, `raw_nbytes` those before compression, widths and heights in pixels, mean and std over all pixels of all pictures, in
-    [0, 1] as `Normalize` takes them.
+    Sizes are in bytes, `raw_nbytes` those before compression, widths and heights in pixels, mean and std over the pixels of all pictures
+    (of large ones over evenly spaced rows), in [0, 1] as `Normalize` takes them.
 
     Raises:
         DatasetError: no dataset is there, or one that this version cannot open.

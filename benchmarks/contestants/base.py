@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -67,7 +68,7 @@ def list_photos(folder: str) -> list[Photo]:
 def split(photos: list[Photo], num: int) -> list[list[Photo]]:
     """Cut a list into as many runs of almost equal length."""
     borders = [len(photos) * i // num for i in range(num + 1)]
-    return [photos[start:stop] for start, stop in zip(borders, borders[1:], strict=False)]
+    return [photos[start:stop] for start, stop in itertools.pairwise(borders)]
 
 
 def digest(samples: Iterable[tuple[str, int, bytes]]) -> dict[str, Any]:

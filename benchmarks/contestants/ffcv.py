@@ -31,6 +31,7 @@ class Photos:
 
 
 def resize(task: Task) -> None:
+    cv2.setNumThreads(1)  # its processes are its parallelism, as everybody's
     image = RGBImageField(write_mode="jpg", max_resolution=task.options["long_side"], jpeg_quality=task.options["quality"])
     writer = DatasetWriter(task.out, {"image": image, "label": IntField()}, num_workers=task.workers)
     writer.from_indexed_dataset(Photos(task.photos))
@@ -43,7 +44,7 @@ def check(task: Task) -> dict[str, Any]:
         nbytes = dict(zip(reader.alloc_table["ptr"].tolist(), reader.alloc_table["size"].tolist(), strict=True))
         # Samples come in the order of the list; the file knows no keys.
         for photo, ((_, width, height, start), label) in zip(list_photos(task.photos), reader.metadata.tolist(), strict=True):
-            image = cv2.imdecode(data[start : start + nbytes[start]], cv2.IMREAD_COLOR)
+            image: Any = cv2.imdecode(data[start : start + nbytes[start]], cv2.IMREAD_COLOR)
             assert image.shape == (height, width, 3)
             yield photo.key, label, width, height, cv2.mean(image)[2::-1]
 

@@ -128,6 +128,18 @@ def _plain(column: Any) -> Any:
     return column.cast(arrow.string()) if told else column
 
 
+def _whole(column: Any) -> Iterator[Any]:
+    """Pass on a column, or of a damaged one the rows that are whole, one by one."""
+    try:
+        column.validate(full=True)
+    except _errors():
+        if len(column) > 1:
+            for row in range(len(column)):
+                yield from _whole(column.slice(row, 1))
+    else:
+        yield column
+
+
 def _is_list(kind: Any) -> bool:
     types = _arrow().types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
@@ -278,8 +290,8 @@ def _saved_files(path: Path) -> tuple[list[str], str, Any]:
     return [os.path.join(path, str(name)) for name in names], str(state.get("_fingerprint")), description
 
 
-def _outline(number: int, path: str, fingerprint: str) -> tuple[Any, list[_Group]]:
-    """Read the schema of a file, and what groups of rows it has; data are passed over.
+def _outline(number: int, path: str, fingerprint: str) -> tuple[Any, dict[str, Any], list[_Group]]:
+    """Read the schema of a file, the types of its columns, and what groups of rows it has; data are passed over.
 
     Raises:
         ArgumentError: it cannot be read.
@@ -292,7 +304,7 @@ def _outline(number: int, path: str, fingerprint: str) -> tuple[Any, list[_Group
                 group = file.metadata.row_group(index)
                 groups.append(_Group(number, index, first, group.num_rows, group.total_byte_size, crc))
                 first += group.num_rows
-            return file.schema_arrow, groups
+            return file.schema_arrow, _types(file.schema_arrow), groups
         mapped = arrow.memory_map(path)
         stream = arrow.ipc.open_stream(mapped)
         start, crc = mapped.tell(), zlib.crc32(fingerprint.encode())
@@ -301,9 +313,13 @@ def _outline(number: int, path: str, fingerprint: str) -> tuple[Any, list[_Group
             first, start = first + batch.num_rows, mapped.tell()
         if start >= mapped.size():  # behind the last batch there is a mark
             raise ValueError("no mark of its end: it is cut short")
-        return stream.schema, groups
+        return stream.schema, _types(stream.schema), groups
     except _errors() as error:
         raise ArgumentError(f"expected a file of Parquet or Arrow, got {_first_line(error)}, at {path}") from error
+
+
+def _types(schema: Any) -> dict[str, Any]:
+    return dict(zip(schema.names, schema.types, strict=True))
 
 
 def _footer_crc(path: str) -> int:
@@ -368,16 +384,17 @@ class Source(base.Source):
     def _outlines(self, fingerprint: str, description: Any) -> tuple[Any, dict[str, tuple[str, ...]]]:
         """List the row groups of all files; give the schema and the class names that they have in common."""
         first: tuple[Any, dict[str, tuple[str, ...]]] | None = None
+        expected: dict[str, Any] = {}
         for number, file in enumerate(self._files):
-            schema, groups = _outline(number, file, fingerprint)
+            schema, kinds, groups = _outline(number, file, fingerprint)
             info = (schema.metadata or {}).get(b"huggingface")
             names = _class_names(_parse(info, file).get("info") if info else description)
-            first = first or (schema, names)
-            kinds, expected = dict(zip(schema.names, schema.types, strict=True)), dict(zip(first[0].names, first[0].types, strict=True))
+            first, expected = first or (schema, names), expected or kinds
             for name in expected | kinds:
-                same = kinds.get(name) == expected.get(name) and names.get(name) == first[1].get(name)
-                wrong = f"got {kinds.get(name)}" if kinds.get(name) != expected.get(name) else "got labels of other names"
-                base.require(same, f"expected {expected.get(name)} as in {self._files[0]}, {wrong}, at column {name!r} of {file}")
+                same = kinds.get(name) == expected.get(name)
+                wrong = "labels of other names" if same else kinds.get(name)
+                same = same and names.get(name) == first[1].get(name)
+                base.require(same, f"expected {expected.get(name)} as in {self._files[0]}, got {wrong}, at column {name!r} of {file}")
             # Readers go by position, so columns of another order are another schema.
             base.require(schema.names == first[0].names, f"expected columns {first[0].names}, got {schema.names}, at {file}")
             self._groups += [group for group in groups if group.num_rows]
@@ -403,10 +420,11 @@ class Source(base.Source):
             for file in self._files:
                 for batch in _batches(file, None, self._groups[0].batch_rows):
                     batch = batch.slice(0, left)
-                    left, nbytes = left - batch.num_rows, nbytes + batch.nbytes
+                    left -= batch.num_rows
                     with suppress(*_errors()):
                         batch.validate(full=True)
                         found.append(batch)
+                        nbytes += batch.nbytes
                     if not left or nbytes >= HEAD_NBYTES:
                         return found
         return found
@@ -432,10 +450,8 @@ class Source(base.Source):
         for file in self._files:
             try:
                 for batch in _batches(file, None, _LABELS, [column]):
-                    for value in batch.column(column).unique():
-                        with suppress(UnicodeDecodeError):  # an error of its sample
-                            if value.is_valid:
-                                found.add(value.as_py())
+                    for labels in _whole(batch.column(column)):
+                        found.update(label for label in labels.unique().to_pylist() if label is not None)
                     if len(found) > base.MAX_CLASSES or any(len(name) > base.LONG for name in found):
                         return None
             except _errors() as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -24,7 +26,7 @@ PICTURES = measures([("cat/1", 0, 341, 256, (10.0, 20.0, 30.0)), ("dog/2", 1, 25
 
 
 def test_the_digest_of_a_dataset_depends_on_keys_labels_and_bytes_and_not_on_their_order() -> None:
-    assert BYTES == digest([("dog/2", 1, b"two"), ("cat/1", 0, b"one")])
+    assert digest([("dog/2", 1, b"two"), ("cat/1", 0, b"one")]) == BYTES
     others = ([("cat/1", 0, b"one")], [("cat/1", 0, b"two"), ("dog/2", 1, b"one")], [("cat/1", 1, b"one"), ("dog/2", 1, b"two")])
     assert all(digest(other)["sha256"] != BYTES["sha256"] for other in others)
 
@@ -66,7 +68,7 @@ def test_every_round_has_everybody_and_all_begin_equally_often(num: int, rounds:
 def test_a_list_is_split_into_runs_of_almost_equal_length(num_photos: int, num: int) -> None:
     photos = [Photo(str(i), str(i), i) for i in range(num_photos)]
     runs = split(photos, num)
-    assert sum(runs, []) == photos
+    assert list(itertools.chain(*runs)) == photos
     assert len(runs) == num
     assert max(map(len, runs)) - min(map(len, runs)) <= 1
 
@@ -139,6 +141,25 @@ def test_memory_is_watched_of_a_process_and_its_children() -> None:
             pass
         process.stdin.write(b"\n")
     assert max(peaks) > 300_000_000
+
+
+def test_a_contestant_that_does_not_end_is_told_of(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contest, "LIMIT_S", 0)
+    (row,) = contest.compete(Work("store", "store", dict, [Contestant("tar", "tar")]), photos, 2, 1)
+    assert row.trouble == "failed: no end after 0 s"
+
+
+def test_with_a_contestant_ends_what_it_has_started() -> None:
+    child = "import signal; signal.pause()"
+    script = f"import signal, subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]); print(flush=True); signal.pause()"
+    out, into = os.pipe()
+    with open(out, "rb") as ended:
+        with open(into, "wb") as said, contest.start([sys.executable, "-c", script], said) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+        # The pipe ends when nobody is left who could write to it.
+        assert select.select([ended], [], [], 60)[0] == [ended]
+        assert ended.read() == b""
 
 
 def test_a_corpus_is_made_of_real_copies_once(photos: Path, tmp_path: Path) -> None:

@@ -16,13 +16,15 @@ def table(root: Path) -> Array:
     return ShardTable(root, load(root)).rows
 
 
-@pytest.mark.parametrize("size", [(1, 1), (256, 256), (257, 255), (1, 65537), (700, 501)])
-def test_sums_over_the_pixels_are_exact(size: tuple[int, int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "every"), [((1, 1), 1), ((256, 128), 1), ((257, 254), 1), ((1, 65537), 2), ((700, 501), 10)])
+def test_sums_are_exact_over_every_row_or_of_large_pictures_over_evenly_spaced_ones(
+    size: tuple[int, int], every: int, tmp_path: Path
+) -> None:
     generator = np.random.default_rng(0)
     pictures = [generator.integers(0, 256, (*size, 3), dtype=np.uint8), np.full((*size, 3), 255, np.uint8), np.zeros((*size, 3), np.uint8)]
     pack([{"image": picture} for picture in pictures], tmp_path / "out", to="mmap", workers=1)
     rows = table(tmp_path / "out")
-    values = np.concatenate([picture.reshape(-1, 3) for picture in pictures]).astype(np.int64)
+    values = np.concatenate([picture[::every].reshape(-1, 3) for picture in pictures]).astype(np.int64)
     assert rows["image.pixels"].sum() == len(values)
     assert rows["image.sum"].sum(axis=0).tolist() == values.sum(axis=0).tolist()
     assert rows["image.squares"].sum(axis=0).tolist() == (values**2).sum(axis=0).tolist()
