@@ -137,6 +137,7 @@ class _Rows:
         self.codecs: list[tuple[str, Codec]] = [(f.name, open_codec(f)) for f in job.fields]
         self.payloads = tuple(codec.stored for _, codec in self.codecs if codec.payload)
         self._validate = job.validate
+        self._planes = np.empty((3, 1, 0), np.uint8)
         self._dtypes = {f"{name}.{column}": dtype for name, codec in self.codecs for column, dtype in codec.columns.items()}
         self._dtypes |= {name: codec.field.dtype for name, codec in self.codecs if not codec.payload}
         # Not lists, whose numbers and strings take some hundred bytes a sample.
@@ -227,12 +228,17 @@ class _Rows:
         import cv2
 
         rows = pixels[:: max(1, pixels.shape[0] * pixels.shape[1] // _SUMMED_PIXELS)]
+        row = np.ascontiguousarray(rows).reshape(1, -1, 3)
+        if row.shape[1] > self._planes.shape[2]:
+            self._planes = np.empty((3, 1, row.shape[1]), np.uint8)
+        # Into memory that is there: new memory takes ten times as long.
+        planes = cv2.split(row, [plane[:, : row.shape[1]] for plane in self._planes])
         num, sums, squares = self.summary.pixels.get(name, (0, [0] * 3, [0] * 3))
         self.summary.pixels[name] = (
-            num + rows.shape[0] * rows.shape[1],
-            [a + int(b) for a, b in zip(sums, cv2.sumElems(rows), strict=False)],
+            num + row.shape[1],
+            [a + int(b) for a, b in zip(sums, cv2.sumElems(row), strict=False)],
             # OpenCV may take the root and square it again.
-            [a + round(cv2.norm(plane, cv2.NORM_L2SQR)) for a, plane in zip(squares, cv2.split(rows), strict=True)],
+            [a + round(cv2.norm(plane, cv2.NORM_L2SQR)) for a, plane in zip(squares, planes, strict=True)],
         )
 
     def columns(self, offsets: Mapping[str, Sequence[int]]) -> dict[str, Array]:
