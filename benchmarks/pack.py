@@ -158,9 +158,11 @@ def main() -> None:
     print(f"{num_samples:,} photos, {nbytes / 1e6:,.1f} MB, {args.workers} workers, {args.rounds} rounds after a warm-up, page cache warm")
     print(f"{before['cpu']}, {before['cores']} cores, load {before['load_average'][0]:.2f}")
     held = footprint(photos, args.workers)
-    results = [(work, contest.compete(work, photos, args.workers, args.rounds)) for work in works(photos) if work.name in args.works]
-    for work, rows in results:
-        print(f"\n{work.title}\n{contest.table(rows, num_samples)}")
+    results = []
+    for work in (work for work in works(photos) if work.name in args.works):
+        rows = contest.compete(work, photos, args.workers, args.rounds)
+        print(f"\n{work.title}\n{contest.table(rows, num_samples)}", flush=True)
+        results.append((work, rows))
     print("\nfastdata's files are flushed to the disk within its time; the others' are not, and wait for the system.")
     print(f"fastdata keeps {held['columns']:.0f} bytes of columns for each sample, and while it packs {held['journal']:.0f} of journal.")
     if args.plot:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+import fastdata
 from fastdata import registry
 from fastdata.errors import ArgumentError, FastdataError
 
@@ -36,7 +37,20 @@ _Out = Annotated[Path, typer.Argument(metavar="OUT", help="The dataset's folder.
 
 
 def _known(package: str) -> str:
-    return ", ".join(registry.names(package))
+    return ", ".join(name for name in registry.names(package) if name != "python")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        _print(f"fastdata {fastdata.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
 
 
 @app.command()

@@ -169,7 +169,8 @@ def pack(
         raise
     except OSError as error:
         raise DatasetError(f"expected to write a dataset, got {error.strerror or error}, at {error.filename or journal.folder}") from error
-    return replace(packed, seconds=time.monotonic() - started, resumed=sum(summary.num_samples for summary in finished.values()))
+    resumed = sum(summary.num_samples for summary in finished.values() if _is_in(share, summary.number))
+    return replace(packed, seconds=time.monotonic() - started, resumed=resumed)
 
 
 def commit(dest: str | Path, *, overwrite: bool = False) -> Packed:
@@ -189,7 +190,8 @@ def commit(dest: str | Path, *, overwrite: bool = False) -> Packed:
     try:
         terms = journal.terms()
         if terms is None:
-            raise DatasetError(f"expected parts of a dataset, got none, at {journal.folder}: pack them with fastdata pack --part")
+            cure = f"{target} is finished" if (target / "manifest.json").exists() else "pack them with fastdata pack --part"
+            raise DatasetError(f"expected parts of a dataset, got none, at {journal.folder}: {cure}")
         with journal.claimed(None):
             packed = _commit(journal, terms, target, overwrite)
     except FastdataError:
@@ -271,17 +273,19 @@ def _pack_shards(
         if progress:
             progress(Progress(done_samples + num_samples, done_nbytes + nbytes, total))
 
-    if job.on_error == "raise" and (bad := next((s for s in finished.values() if s.num_rejected), None)):
+    bad = next((summary for summary in finished.values() if summary.num_rejected), None)
+    if job.on_error == "raise" and bad:
         raise DataError(journal.rejects(bad.number)[0].reason)
     if terms.listing is None:
         summaries = _from_iterable(job, journal, terms.options["shard_size"], tick)
     else:
         summaries = run(partial(_pack_task, job, journal), _todo(job, journal, terms, share, finished), workers, tick)
     num_rejected = sum(summary.num_rejected for summary in finished.values())
-    for summary in summaries:
-        num_rejected += summary.num_rejected
-        if job.max_rejects is not None and num_rejected > job.max_rejects:
-            raise too_many(job.max_rejects, journal.rejects(summary.number)[-1].reason)
+    for summary in itertools.chain([None], summaries):
+        if summary and summary.num_rejected:
+            bad, num_rejected = summary, num_rejected + summary.num_rejected
+        if bad and job.max_rejects is not None and num_rejected > job.max_rejects:
+            raise too_many(job.max_rejects, journal.rejects(bad.number)[-1].reason)
 
 
 def _from_iterable(job: Job, journal: Journal, shard_nbytes: int, tick: Callable[[int, int], object]) -> Iterator[ShardSummary]:
@@ -311,9 +315,14 @@ def _todo(job: Job, journal: Journal, terms: Terms, share: tuple[int, int] | Non
                     if not begins_alike(job, task, there):
                         got = f"another first sample than the one in shard {task.number}"
                         raise DatasetError(f"expected the source of the unfinished dataset, got {got}, at {journal.folder}: remove it")
-        elif share is None or task.number % share[1] == share[0] - 1:
+        elif _is_in(share, task.number):
             yield task
     journal.planned(_plan_of(job, num_shards))
+
+
+def _is_in(share: tuple[int, int] | None, number: int) -> bool:
+    """Tell whether a shard belongs to a part, such as (3, 16), or to all of them."""
+    return share is None or number % share[1] == share[0] - 1
 
 
 def _plan_of(job: Job, num_shards: int) -> dict[str, Any]:
@@ -385,14 +394,14 @@ def _check_complete(journal: Journal, terms: Terms, finished: Sequence[ShardSumm
     missing = sorted(set(range(plan["num_shards"])) - {summary.number for summary in finished})
     if missing:
         parts = sorted({number % terms.num_parts + 1 for number in missing})
-        which = few(map(str, parts), len(parts))
-        got = f"none of {len(missing)} shards of the parts {which} of {terms.num_parts}"
-        raise DatasetError(f"expected {plan['num_shards']} shards, got {got}, at {journal.folder}: run these parts again")
+        got = f"{plan['num_shards'] - len(missing)}, at {journal.folder}"
+        which = f"part {few(map(str, parts), len(parts))} of {terms.num_parts}".replace("'", "")
+        raise DatasetError(f"expected {plan['num_shards']} shards, got {got}: pack {which} again")
 
 
 def _summary(journal: Journal, terms: Terms, finished: Sequence[ShardSummary], share: tuple[int, int] | None) -> Packed:
     """Sum up what the journal tells of all shards, or of one part's."""
-    summaries = [s for s in finished if share is None or s.number % share[1] == share[0] - 1]
+    summaries = [summary for summary in finished if _is_in(share, summary.number)]
     kept = [summary for summary in summaries if summary.num_samples]
     plan = journal.plan() or {}
     return Packed(
@@ -418,7 +427,7 @@ def _sorted_labels(folder: Path, manifest: Manifest) -> list[str]:
     module = registry.load("fastdata.stores", manifest.store, "--to")
     found = []
     for field in manifest.fields if getattr(module, "SEQUENTIAL", False) and manifest.options["shuffle"] is None else ():
-        if field.options.get("classes"):
+        if field.name == "label" and field.codec == "scalar" and field.dtype != "str":
             labels = manifests.open_array(folder / "columns" / "0" / f"{field.name}.npy")
             if labels[0] != labels[-1] and (labels[1:] >= labels[:-1]).all():
                 found.append(

@@ -18,6 +18,7 @@ from fastdata.codecs import open_codec
 from fastdata.compression import METHODS
 from fastdata.errors import ArgumentError
 from fastdata.pictures import MAX_PIXELS
+from fastdata.sources.base import short
 from fastdata.types import Field
 
 _IMAGE_FORMS = ("jpeg", "keep", "png", "raw")
@@ -163,10 +164,12 @@ def read_classes(place: str | os.PathLike[str]) -> tuple[str, ...]:
             raise ArgumentError(f"expected a dataset whose labels have names, got one without, at {where}")
         return names
     try:
+        if not path.is_file() and path.exists():
+            raise ArgumentError(f"expected a file of class names or a dataset, got a pipe, socket or device, at {where}")
         if path.stat().st_size > _MAX_CLASSES_NBYTES:
             raise ArgumentError(f"expected names of classes, got {path.stat().st_size} bytes, at {where}")
-        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
-        found: Any = json.loads(text) if path.suffix.lower() == ".json" else [line for line in text.splitlines() if line]
+        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")  # line ends are \n by then, whatever they were
+        found: Any = json.loads(text) if path.suffix.lower() == ".json" else [line for line in text.split("\n") if line]
     except (OSError, ValueError, RecursionError) as error:
         raise ArgumentError(f"expected a file of class names or a dataset, got {error}, at {where}") from error
     if isinstance(found, dict):
@@ -174,7 +177,7 @@ def read_classes(place: str | os.PathLike[str]) -> tuple[str, ...]:
             raise ArgumentError(f"expected labels 0 to {len(found) - 1}, each once, got others, at {where}")
         found = sorted(found, key=found.__getitem__)
     if not isinstance(found, list) or not found or not all(isinstance(name, str) for name in found):
-        raise ArgumentError(f"expected a list of class names, or a table of name and label, got {type(found).__name__}, at {where}")
+        raise ArgumentError(f"expected a list of class names, or a table of name and label, got {short(found)}, at {where}")
     if len(set(found)) != len(found):
         raise ArgumentError(f"expected every class once, got {Counter(found).most_common(1)[0][0]!r} again, at {where}")
     return tuple(found)

@@ -26,7 +26,7 @@ from fastdata.types import Array, Buffer, Encoded, Record, nbytes
 def begins_alike(job: Job, task: Task, columns: Mapping[str, Array]) -> bool:
     """Tell whether the first good sample of a task is the first of a finished shard: all that can be told where names tell nothing."""
     rows = _Rows(job, ShardSummary(task.number))
-    for drawn in itertools.chain.from_iterable(_drawn(job, part) for part in task.parts):
+    for drawn in itertools.chain.from_iterable(_read(job, window) for window in _windows(job, task)):
         try:
             _, digests = rows.encode(drawn)
         except DataError:
@@ -37,17 +37,31 @@ def begins_alike(job: Job, task: Task, columns: Mapping[str, Array]) -> bool:
 
 def draw(job: Job, task: Task, status: Status) -> Iterator[Drawn]:
     """The samples of a task, in the order in which they are packed."""
+    for window in _windows(job, task):
+        status.at(window[0].name)
+        yield from _read(job, window)
+
+
+def _windows(job: Job, task: Task) -> Iterator[list[Part]]:
+    """The parts that are held in memory at once: one, or where samples are shuffled among them, so many that they stay small."""
+    mixed = job.shuffle is not None and any(part.num_samples != 1 for part in task.parts)
+    window: list[Part] = []
     for part in task.parts:
-        status.at(part.name)
-        yield from _drawn(job, part)
+        window.append(part)
+        if not mixed or sum(part.nbytes for part in window) >= _WINDOW_NBYTES:
+            yield window
+            window = []
+    if window:
+        yield window
 
 
-def _drawn(job: Job, part: Part) -> Iterable[Drawn]:
-    """A part's samples in the source's order, or shuffled in one that depends on the seed and the part alone."""
+def _read(job: Job, window: list[Part]) -> Iterable[Drawn]:
+    """The samples of some parts in the source's order, or shuffled in one that depends on the seed and the parts alone."""
+    samples = itertools.chain.from_iterable(map(job.source.read, window))
     if job.shuffle is None:
-        return job.source.read(part)
-    drawn = list(job.source.read(part))
-    order = np.argsort(hash64(job.shuffle, hash_text("samples"), part.number, np.arange(len(drawn), dtype=np.uint64)), kind="stable")
+        return samples
+    drawn = list(samples)
+    order = np.argsort(hash64(job.shuffle, hash_text("samples"), window[0].number, np.arange(len(drawn), dtype=np.uint64)), kind="stable")
     return [drawn[i] for i in order.tolist()]
 
 
@@ -121,9 +135,15 @@ def too_many(limit: int | str, last: DataError | str) -> DataError:
 
 def _kind(error: DataError) -> str:
     """What errors of a kind have in common: the reason without place, numbers and quoted names."""
-    reason = str(error.__cause__ or error)
+    innermost: BaseException = error
+    while isinstance(innermost.__cause__, DataError):
+        innermost = innermost.__cause__  # each that wraps it adds where it was
+    reason = str(innermost)
     return re.sub(r"'[^']*'|\"[^\"]*\"", "...", re.sub(r"\b(0x)?[0-9a-f]*\d[0-9a-f]*\b( [0-9a-f]{2}\b)*", "N", reason))
 
+
+_WINDOW_NBYTES = 64 << 20
+"""Bytes of parts whose samples are shuffled among each other, held in memory: dozens of parts of any source that has several samples in one."""
 
 _SUMMED_PIXELS = 1 << 15
 """Pixels of a picture that are summed, at least, and less than twice as many: a thirtieth of the time that decoding takes (benchmarks.pack)."""

@@ -153,7 +153,7 @@ class _Checker:
             try:
                 check_size(self._root / name, size)
             except DataError as error:
-                return shard, [str(error)]
+                return shard, [str(error).removesuffix("; see fastdata verify")]
             if not self._quick and crc32(self._root / name) != row["crc32"]:
                 problems.append(f"expected the checksum {row['crc32']:08x}, got another, at {self._root / name}: bytes have changed")
         trusting = getattr(registry.load("fastdata.stores", self._manifest.store, "store"), "TRUSTING", False)

@@ -36,7 +36,10 @@ def open_source(
         kinds = [name for name in registry.names(__name__) if registry.load(__name__, name, "").Source.recognises(path)]
         if not kinds:
             known = ", ".join(registry.names(__name__))
-            raise ArgumentError(f"expected pictures, text or a manifest, got nothing that I know, at {path} (kinds: {known})")
+            packed = (
+                "; it is packed already: from Python, fastdata.Dataset may be packed again" if (path / "manifest.json").exists() else ""
+            )
+            raise ArgumentError(f"expected pictures, text or a manifest, got nothing that I know, at {path} (kinds: {known}){packed}")
         if len(kinds) > 1:
             raise ArgumentError(f"expected one kind of source, got what may be any of {kinds}, at {path}; say which with --source")
         kind = kinds[0]

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fastdata import registry
 from fastdata.dataset import Dataset
@@ -339,6 +340,38 @@ def test_bad_samples_are_limited(limit: int | str, enough: bool, workers: int, s
     assert pack(some_bad, tmp_path / "out", **options).rejected == 6
 
 
+def test_a_lower_limit_counts_what_was_skipped_before(some_bad: Path, tmp_path: Path) -> None:
+    options = {"to": "tar", "on_error": "skip", "shard_size": 3_000, "workers": 1}
+    with pytest.raises(DataError, match="at most 5 bad samples"):
+        pack(some_bad, tmp_path / "out", max_errors=5, **options)
+    with pytest.raises(DataError, match="at most 2 bad samples, got more, at --max-errors; the last: expected a"):
+        pack(some_bad, tmp_path / "out", max_errors=2, **options)
+
+
+def test_reasons_do_not_tell_places_apart(tmp_path: Path) -> None:
+    (tmp_path / "all.csv").write_text("image,label\n" + "".join(f"gone{i}.jpg,{i % 2}\n" for i in range(9)) + "here.png,1\n")
+    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / "here.png")
+    packed = pack(tmp_path / "all.csv", tmp_path / "out", to="tar", on_error="skip")
+    assert packed.reasons == {"expected a file, got No such file or directory": 9}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_shuffled_samples_are_mixed_among_the_parts_of_a_shard(kind: str, tmp_path: Path) -> None:
+    """Case 91: of 20,000 rows sorted by label, neighbours are alike no more often than by chance."""
+    labels = np.repeat(np.arange(10), 2000)
+    if kind == "jsonl":
+        (tmp_path / "x.jsonl").write_text("".join(f'{{"label": {label}, "text": "{"a" * 100}"}}\n' for label in labels.tolist()))
+    else:
+        parquet = pytest.importorskip("pyarrow.parquet")
+        table = pytest.importorskip("pyarrow").table({"label": labels, "text": ["a" * 100] * len(labels)})
+        parquet.write_table(table, tmp_path / "x.parquet", row_group_size=400)
+    packed = pack(tmp_path / f"x.{kind}", tmp_path / "out", to="mmap", shuffle=1)
+    found = Dataset(tmp_path / "out").column("label")
+    assert packed.num_samples == 20_000
+    assert np.bincount(found).tolist() == [2000] * 10
+    assert 0.08 < (found[1:] == found[:-1]).mean() < 0.16
+
+
 def test_a_share_of_an_unknown_number_is_judged_at_the_end(tmp_path: Path) -> None:
     samples = [{"x": 1} if i % 4 else {"x": "no number"} for i in range(400)]
     samples[0] = {"x": 1}
@@ -366,7 +399,7 @@ def test_parts_in_any_order_make_the_bytes_of_one_machine(store: str, photos: Pa
     totals = []
     for number in (3, 1, 5, 2, 4):
         packed = pack(photos, tmp_path / "out", part=f"{number}/5", workers=1 + number % 2, **options)
-        assert packed.part == f"{number}/5"
+        assert (packed.part, packed.resumed) == (f"{number}/5", 0)
         totals.append(packed.num_samples)
         with pytest.raises(DatasetError, match="incomplete"):
             Dataset(tmp_path / "out")
@@ -384,12 +417,12 @@ def test_a_commit_without_all_parts_says_which_are_missing(photos: Path, tmp_pat
     with pytest.raises(DatasetError, match=r"expected parts of a dataset, got none"):
         commit(tmp_path / "out")
     pack(photos, tmp_path / "out", part="2/4", **options)
-    with pytest.raises(DatasetError, match=r"shards of the parts '1', '3', '4' of 4, at .*: run these parts again"):
+    with pytest.raises(DatasetError, match=r"expected \d+ shards, got \d+, at .*: pack part 1, 3, 4 of 4 again"):
         commit(tmp_path / "out")
     for number in (1, 3, 4):
         pack(photos, tmp_path / "out", part=f"{number}/4", **options)
     (tmp_path / "out.partial/shards/00002.tar").unlink()
-    with pytest.raises(DatasetError, match=r"got none of 1 shards of the parts '3' of 4"):
+    with pytest.raises(DatasetError, match=r"pack part 3 of 4 again"):
         commit(tmp_path / "out")
     pack(photos, tmp_path / "out", part="3/4", **options)
     assert commit(tmp_path / "out").num_samples == 24
