@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -171,8 +171,11 @@ def _telling_what_is_left(out: Path) -> Iterator[None]:
     except BaseException:
         from fastdata.packing import unfinished
 
-        if count := unfinished(out):
-            print(f"unfinished: {count} shards wait at {out}.partial; the same command goes on from there", file=sys.stderr)
+        count = 0
+        with suppress(OSError, ValueError):
+            count = unfinished(out)
+        if count:
+            print(f"unfinished: {count} shards wait at {out}.partial; the command that made them goes on from there", file=sys.stderr)
         raise
 
 

@@ -178,7 +178,7 @@ class Codec(base.Codec):
             raise ArgumentError(f"expected a writable C-contiguous uint8 [h, w, 3], got {out.dtype} {list(out.shape)}, at decode_region")
 
         stored, orientation = self._stored(data, info), int(info["orientation"])
-        transposed, code = _TURNS[orientation]
+        transposed, code = _turn(orientation)
         _of_shape(stored, (width, height, 3) if transposed else (height, width, 3))
         if code in (1, -1):
             x = width - x - w
@@ -573,9 +573,15 @@ def _of_shape(pixels: Array, shape: tuple[int, ...]) -> Array:
     return pixels
 
 
+def _turn(orientation: int) -> tuple[bool, int | None]:
+    if orientation not in _TURNS:
+        raise DataError(f"expected an orientation from 1 to 8, got {orientation}")
+    return _TURNS[orientation]
+
+
 def _upright(pixels: Array, orientation: int) -> Array:
     """Apply an EXIF orientation; 1 copies nothing."""
-    transposed, code = _TURNS[orientation]
+    transposed, code = _turn(orientation)
     if orientation != 1:
         import cv2
 

@@ -28,7 +28,6 @@ from fastdata.packing.shard import begins_alike, draw, pack_shard, too_many
 from fastdata.packing.target import check_places, compare, describe, differences, foreign, place
 from fastdata.sources import open_source
 from fastdata.sources.base import Drawn, few
-from fastdata.stores.base import sync
 
 
 def pack(
@@ -151,6 +150,7 @@ def pack(
             return replace(already, seconds=time.monotonic() - started)
         with journal.claimed(share[0] if share else None):
             if already := compare(target, terms, overwrite):  # what another pack has finished meanwhile
+                _tidy(journal, target)
                 return replace(already, seconds=time.monotonic() - started)
             finished = _resume(journal, terms, share, overwrite)
             try:
@@ -188,12 +188,15 @@ def commit(dest: str | Path, *, overwrite: bool = False) -> Packed:
     target = Path(os.path.realpath(dest))
     journal = Journal(target.with_name(target.name + ".partial"))
     try:
-        terms = journal.terms()
-        if terms is None:
-            cure = f"{target} is finished" if (target / "manifest.json").exists() else "pack them with fastdata pack --part"
-            raise DatasetError(f"expected parts of a dataset, got none, at {journal.folder}: {cure}")
         with journal.claimed(None):
-            packed = _commit(journal, terms, target, overwrite)
+            _tidy(journal, target)
+            terms = journal.terms()
+            if terms is None and (target / "manifest.json").is_file():
+                packed = describe(target)
+            elif terms is None:
+                raise DatasetError(f"expected parts of a dataset, got none, at {journal.folder}: pack them with fastdata pack --part")
+            else:
+                packed = _commit(journal, terms, target, overwrite)
     except FastdataError:
         raise
     except OSError as error:
@@ -215,12 +218,15 @@ def _resume(journal: Journal, terms: Terms, share: tuple[int, int] | None, overw
     """
     folder = journal.folder
     if os.path.lexists(folder):
-        if (stranger := foreign(folder)) is not None:
+        stranger = foreign(folder) or (None if journal.exists or not any(folder.iterdir()) else str(folder))
+        if stranger is not None:
             raise DatasetError(f"expected an unfinished dataset or nothing, got something else, at {stranger}: move it away")
         differing = _differences(journal, terms)
         # What comes out of an iterator cannot be compared, nor can it be read from the middle.
         if share is None and (differing is None or (overwrite and differing) or (not differing and terms.listing is None)):
             journal.clear()
+        elif differing is None and journal.exists and (folder / "manifest.json").is_file():
+            raise DatasetError(f"expected parts of a dataset, got one that was replaced, at {folder}: remove it")
         elif not differing and journal.ended:
             return {}
         else:
@@ -230,9 +236,16 @@ def _resume(journal: Journal, terms: Terms, share: tuple[int, int] | None, overw
     return {summary.number: summary for summary in journal.finished()}
 
 
+def _tidy(journal: Journal, target: Path) -> None:
+    """Remove what a pack has left that was killed when its dataset had just got its name."""
+    Journal(target).end()
+    if journal.exists and not journal.ended and (journal.folder / "manifest.json").is_file():
+        journal.clear()
+
+
 def _refuse(journal: Journal, differing: list[str] | None) -> None:
     if differing:
-        cure = "go on with those, remove it, or start anew with --overwrite"
+        cure = "go on with those, remove it, or start anew with --overwrite and without --part"
         raise DatasetError(
             f"expected the arguments of the unfinished dataset at {journal.folder}, got other {', '.join(differing)}: {cure}"
         )
@@ -240,15 +253,9 @@ def _refuse(journal: Journal, differing: list[str] | None) -> None:
 
 def _differences(journal: Journal, terms: Terms) -> list[str] | None:
     """Say how the terms on which a partial folder was begun differ; None where there are none, or none that tell enough."""
-    if journal.ended:
-        if terms.options["source"] is None:
-            return None  # nothing but the samples could tell whether they are the same
-        made = manifests.load(journal.folder, partial=True)
-        there = replace(terms, options=made.options, fields=made.fields, classes=made.classes)
-    elif (found := journal.terms()) is not None:
-        there = found
-    else:
-        return None
+    there = journal.terms()
+    if there is None or (journal.ended and terms.options["source"] is None):
+        return None  # of objects of Python nothing but the samples could tell whether they are the same
     differing = differences(there.options, terms.options)
     if there.num_parts != terms.num_parts and terms.num_parts > 1:
         differing.append(f"number of parts (there {there.num_parts}, asked {terms.num_parts})")
@@ -266,7 +273,8 @@ def _pack_shards(
     progress: Callable[[Progress], None] | None,
 ) -> None:
     """Pack all shards that are not finished, or this part's."""
-    done_samples, done_nbytes = (sum(getattr(s, name) for s in finished.values()) for name in ("num_drawn", "nbytes_drawn"))
+    own = [summary for summary in finished.values() if _is_in(share, summary.number)]
+    done_samples, done_nbytes = (sum(getattr(summary, name) for summary in own) for name in ("num_drawn", "nbytes_drawn"))
     total = terms.listing.nbytes // (share[1] if share else 1) if terms.listing else 0
 
     def tick(num_samples: int, nbytes: int) -> None:
@@ -380,9 +388,9 @@ def _commit(journal: Journal, terms: Terms, target: Path, overwrite: bool) -> Pa
         packed = replace(packed, path=str(target), fingerprint=manifest.fingerprint, warnings=warnings)
     if compare(target, terms, overwrite):
         raise DatasetError(f"expected to be alone, got a dataset that another program has put there meanwhile, at {target}")
-    journal.end()
-    sync(journal.folder)
     place(journal.folder, target)
+    Journal(target).end()
+    journal.clear()
     return packed or replace(describe(target), already=False)
 
 

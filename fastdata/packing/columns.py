@@ -44,7 +44,8 @@ def write(terms: Terms, journal: Journal, summaries: Sequence[ShardSummary]) -> 
     num_samples = sum(s.num_samples for s in kept)
     specs = _write_columns(kept, journal, columns, num_samples)
     _save(columns / "shards.npy", _shard_table(kept))
-    _write_rejects(folder / "rejects.jsonl", summaries, journal)
+    rejects = folder / "rejects.jsonl"
+    _write_rejects(rejects, summaries, journal)
     sync(columns)
     checksums = {path.name: crc32(path) for path in sorted(columns.iterdir())}
     digests = manifests.open_array(columns / "digest.npy")
@@ -57,6 +58,7 @@ def write(terms: Terms, journal: Journal, summaries: Sequence[ShardSummary]) -> 
         options=terms.options,
         fingerprint=manifests.fingerprint(terms.fields, terms.classes, np.array_split(digests, 1 + len(digests) // 100_000)),
         segments=(Segment(0, 0, num_samples, checksums),),
+        unknown={"rejects": {"crc32": crc32(rejects)}} if rejects.exists() else {},
     )
     for path in (folder / "shards", folder / "columns"):
         sync(path)

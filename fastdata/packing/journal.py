@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import shutil
@@ -29,7 +30,7 @@ import numpy as np
 from fastdata import manifest as manifests
 from fastdata.errors import DataError, DatasetError
 from fastdata.packing.base import Listing, Reject, ShardSummary, Terms
-from fastdata.stores.base import check_size, sync
+from fastdata.stores.base import check_size, remove, sync
 from fastdata.types import Array
 
 _LOCK_WAITS_S = 3  # for the workers of a killed pack to end, which hold its lock until then
@@ -58,6 +59,9 @@ class Journal:
                 self._lock(stack, own, fcntl.LOCK_EX)
                 stack.callback(own.unlink, missing_ok=True)
             try:
+                if part is None:
+                    for left in self.folder.parent.glob(f".{glob.escape(self.folder.name)}.*.lock"):  # of parts that were killed
+                        left.unlink(missing_ok=True)
                 yield
             finally:
                 with contextlib.suppress(BlockingIOError):  # other parts are at work, and the last one removes it
@@ -109,13 +113,27 @@ class Journal:
             raise DatasetError(f"expected the terms of an unfinished dataset, got {error!r}, at {path}: remove {self.folder}") from error
 
     @property
+    def exists(self) -> bool:
+        """Whether the folder was made by a pack: it has a journal, or it is a dataset that a newer one has taken the place of."""
+        return self._place.is_dir() or (self.folder / "manifest.json").is_file()
+
+    @property
     def ended(self) -> bool:
-        """Whether the dataset has its manifest, and lacks nothing but its name."""
-        return (self.folder / "manifest.json").exists()
+        """Whether the dataset has its manifest, and lacks nothing but its name.
+
+        One without a journal had its name before, and was to be removed.
+        """
+        return (self.folder / "manifest.json").is_file() and (self._place / "job.json").is_file()
 
     def clear(self) -> None:
-        """Remove everything."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove everything, in an order that leaves no dataset and nothing of unknown origin wherever it is interrupted."""
+        if not self.folder.is_dir():
+            return
+        self._place.mkdir(exist_ok=True)
+        (self.folder / "manifest.json").unlink(missing_ok=True)
+        for path in sorted(self.folder.iterdir(), key=lambda path: path == self._place):
+            remove(path)
+        self.folder.rmdir()
 
     def write(self, summary: ShardSummary, rejects: Sequence[Reject], columns: Mapping[str, Array]) -> None:
         """Note a shard as finished, once its files have their names."""
@@ -173,7 +191,7 @@ class Journal:
         return found
 
     def end(self) -> None:
-        """Remove the journal of a dataset that has its manifest."""
+        """Remove the journal of a dataset that has its name."""
         shutil.rmtree(self._place, ignore_errors=True)
 
     def _shard(self, number: int) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -98,7 +97,7 @@ def describe(target: Path) -> Packed:
 
 
 def place(folder: Path, target: Path) -> None:
-    """Give a finished dataset its name; one that is there gets the partial folder's, in one step where the system can, and is removed."""
+    """Give a finished dataset its name; one that is there gets the partial folder's, in one step where the system can."""
     if not target.exists():
         os.rename(folder, target)
     elif not _exchange(folder, target):
@@ -109,9 +108,8 @@ def place(folder: Path, target: Path) -> None:
         except BaseException:
             os.rename(old, target)
             raise
-        shutil.rmtree(old, ignore_errors=True)
+        os.rename(old, folder)
     sync(target.parent)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _exchange(one: Path, other: Path) -> bool:

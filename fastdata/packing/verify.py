@@ -93,9 +93,23 @@ def _check_checksums(root: Path, manifest: Manifest) -> list[str]:
             path = root / "columns" / str(segment.generation) / name
             if not path.is_file():
                 problems.append(f"expected a column, got nothing, at {path}")
-            elif crc32(path) != checksum:
-                problems.append(f"expected the checksum {checksum:08x}, got another, at {path}: bytes have changed")
+            elif problem := _check_checksum(path, checksum):
+                problems.append(problem)
+    if rejects := manifest.unknown.get("rejects"):
+        path = root / "rejects.jsonl"
+        missing = None if path.is_file() else f"expected the list of samples that were skipped, got nothing, at {path}"
+        if problem := missing or _check_checksum(path, rejects["crc32"]):
+            problems.append(problem)
     return problems
+
+
+def _check_checksum(path: Path, checksum: int) -> str | None:
+    """A file has the bytes that were written, and gives them."""
+    try:
+        same = crc32(path) == checksum
+    except OSError as error:
+        return f"expected a file that can be read, got {error.strerror}, at {path}"
+    return None if same else f"expected the checksum {checksum:08x}, got another, at {path}: bytes have changed"
 
 
 def _check_columns(root: Path, manifest: Manifest, quick: bool) -> list[str]:
@@ -154,8 +168,8 @@ class _Checker:
                 check_size(self._root / name, size)
             except DataError as error:
                 return shard, [str(error).removesuffix("; see fastdata verify")]
-            if not self._quick and crc32(self._root / name) != row["crc32"]:
-                problems.append(f"expected the checksum {row['crc32']:08x}, got another, at {self._root / name}: bytes have changed")
+            if not self._quick and (problem := _check_checksum(self._root / name, int(row["crc32"]))):
+                problems.append(problem)
         trusting = getattr(registry.load("fastdata.stores", self._manifest.store, "store"), "TRUSTING", False)
         if self._quick and not trusting:
             try:
@@ -169,8 +183,8 @@ class _Checker:
             indices = np.arange(start, min(start + _ROWS, first + num_samples))
             try:
                 values = {codec.field.name: shards.read(codec.stored, indices) for codec in codecs if codec.payload}
-            except DataError as error:
-                problems.append(str(error))
+            except (DataError, OSError) as error:
+                problems.append(f"{error}, at shard {shards.path(shard)}" if isinstance(error, OSError) else str(error))
                 continue
             for i, index in enumerate(indices.tolist()):
                 status.at(shards.locate(index))

@@ -48,7 +48,7 @@ class Writer(BaseWriter):
         self._growing.unlink(missing_ok=True)
         # Durability comes from the copy's fsync: the growing file is thrown away.
         return lmdb.open(
-            str(self._growing), map_size=self._map_nbytes, subdir=False, max_dbs=max(1, len(self.fields)), sync=False, lock=False
+            os.fsencode(self._growing), map_size=self._map_nbytes, subdir=False, max_dbs=max(1, len(self.fields)), sync=False, lock=False
         )
 
     def append(self, record: Record) -> None:
@@ -85,7 +85,7 @@ class Writer(BaseWriter):
         self._commit()
         # The file remembers the size of its map; the last one depends on the data alone, and so do the bytes.
         with _told(self.path):
-            self._environment.copy(str(self.path), compact=True)
+            self._environment.copy(os.fsencode(self.path), compact=True)
         sync(self.path)
         self.abort()
         return {}
@@ -150,7 +150,9 @@ class _Environment:
     def __init__(self, path: Path, fields: Sequence[Field]) -> None:
         import lmdb
 
-        self.environment = lmdb.open(str(path), subdir=False, readonly=True, lock=False, readahead=False, max_dbs=max(1, len(fields)))
+        self.environment = lmdb.open(
+            os.fsencode(path), subdir=False, readonly=True, lock=False, readahead=False, max_dbs=max(1, len(fields))
+        )
         self.databases = {field.name: self.environment.open_db(field.name.encode(), create=False) for field in fields}
 
     def __del__(self) -> None:

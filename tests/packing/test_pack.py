@@ -858,6 +858,15 @@ def test_a_source_that_changes_while_it_is_packed_is_no_dataset(change: str, on_
         pack(own_photos, tmp_path / "out", to="mmap", workers=1, on_error=on_error, shard_size=1)
 
 
+@pytest.mark.parametrize("store", STORES)
+def test_a_target_whose_name_is_no_text_is_as_good(store: str, photos: Path, tmp_path: Path) -> None:
+    """Case 29."""
+    target = Path(os.fsdecode(os.fsencode(tmp_path) + b"/out\xff\xfe"))
+    pack(photos, target, to=store)
+    assert len(Dataset(target).__getitems__(range(24))) == 24
+    assert verify(target).problems == []
+
+
 def test_a_link_as_the_target_is_followed(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "disk/data").mkdir(parents=True)
     (tmp_path / "out").symlink_to(tmp_path / "disk/data")

@@ -44,7 +44,10 @@ def listed(folder: Path) -> list[Path]:
 
 
 def die(wanted: Callable[[str, Any], bool], moment: int, tell: Any, source: Any, dest: Path, options: dict[str, Any]) -> None:
-    """Pack in this process and its workers; the one that comes to its `moment`-th wanted event of the interpreter kills them all."""
+    """Pack in this process and its workers, or commit where there is no source.
+
+    The process that comes to its `moment`-th wanted event of the interpreter kills them all.
+    """
     main, count = os.getpid(), 0
 
     def hook(event: str, arguments: Any) -> None:
@@ -56,7 +59,10 @@ def die(wanted: Callable[[str, Any], bool], moment: int, tell: Any, source: Any,
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
-    pack(source, dest, **options)
+    if source is None:
+        commit(dest)
+    else:
+        pack(source, dest, **options)
     tell.send(count)
 
 
@@ -127,13 +133,72 @@ def test_what_is_finished_is_not_packed_again(own_photos: Path, tmp_path: Path, 
     assert contents(tmp_path / "out") == contents(whole)
 
 
-def test_a_dataset_that_lacks_nothing_but_its_name_gets_it(photos: Path, tmp_path: Path, contents: Contents) -> None:
+def takes_name(event: str, arguments: Any) -> bool:
+    return event == "os.rename" and str(arguments[0]).endswith("out.partial")
+
+
+@pytest.mark.parametrize("by", ["pack", "commit", "part"])
+def test_a_dataset_that_lacks_nothing_but_its_name_gets_it(by: str, photos: Path, tmp_path: Path, contents: Contents) -> None:
     whole = packed_whole(photos, tmp_path / "whole", to="mmap")
-    shutil.copytree(whole, tmp_path / "out.partial")
-    (tmp_path / "out.partial/journal").mkdir()
-    (tmp_path / "out.partial/journal/00000.npz").write_bytes(b"half of it is gone already")
-    assert pack(photos, tmp_path / "out", to="mmap").num_samples == 24
+    assert killed(takes_name, 1, photos, tmp_path / "out", to="mmap") is None
+    written = (tmp_path / "out.partial/manifest.json").stat().st_mtime_ns
+    if by == "part":
+        assert pack(photos, tmp_path / "out", to="mmap", part="1/1").num_samples == 24
+    done = pack(photos, tmp_path / "out", to="mmap") if by == "pack" else commit(tmp_path / "out")
+    assert (done.num_samples, done.already) == (24, False)
+    assert (tmp_path / "out/manifest.json").stat().st_mtime_ns == written
     assert contents(tmp_path / "out") == contents(whole)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
+
+
+@pytest.mark.parametrize("store", ["tar", "mmap"])
+def test_an_overwrite_killed_at_any_of_its_last_moments_never_brings_the_old_dataset_back(
+    store: str, photos: Path, tmp_path: Path, contents: Contents
+) -> None:
+    """The old one has the same arguments, so nothing but its place tells it apart."""
+    options = {"to": store, "shard_size": 9_000, "overwrite": True}
+    old, new = Numbers(60, add=1), Numbers(60)
+    pack(new, tmp_path / "whole", to=store, shard_size=9_000)
+    whole = contents(tmp_path / "whole")
+    pack(old, tmp_path / "out", workers=1, **options)
+    num_events = killed(touches_disk, -1, new, tmp_path / "out", workers=1, **options)
+    assert num_events is not None
+    for moment in range(num_events - 45, num_events + 1):
+        pack(old, tmp_path / "out", workers=1, **options)
+        killed(touches_disk, moment, new, tmp_path / "out", workers=1, **options)
+        pack(new, tmp_path / "out", workers=1, **options)
+        assert contents(tmp_path / "out") == whole, moment
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"], moment
+
+
+@pytest.mark.parametrize("store", ["tar", "mmap"])
+def test_a_commit_killed_at_any_moment_is_done_by_the_next(store: str, photos: Path, tmp_path: Path, contents: Contents) -> None:
+    options = {"to": store, "shard_size": 9_000}
+    whole = contents(packed_whole(photos, tmp_path / "whole", **options))
+    for number in (1, 2):
+        pack(photos, tmp_path / "parts/out", part=f"{number}/2", **options)
+    moment, place = 0, tmp_path / "out.d"
+    while True:
+        moment += 7
+        shutil.copytree(tmp_path / "parts", place)
+        ended = killed(touches_disk, moment, None, place / "out")
+        assert commit(place / "out").num_samples == 24
+        assert contents(place / "out") == whole, moment
+        assert [path.name for path in place.iterdir()] == ["out"], moment
+        shutil.rmtree(place)
+        if ended is not None:
+            break
+    assert moment > 70
+
+
+@pytest.mark.parametrize("inside", ["splits/mine.txt", "shards/mine.txt", "thesis.txt"])
+def test_a_folder_of_that_name_that_no_pack_has_made_is_not_touched(inside: str, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.partial" / inside).parent.mkdir(parents=True)
+    (tmp_path / "out.partial" / inside).write_text("precious")
+    for overwrite in (False, True):
+        with pytest.raises(DatasetError, match="expected an unfinished dataset or nothing, got something else"):
+            pack(photos, tmp_path / "out", to="tar", overwrite=overwrite)
+    assert (tmp_path / "out.partial" / inside).read_text() == "precious"
 
 
 @pytest.mark.parametrize("damage", ["shard cut", "shard gone", "journal cut", "journal empty", "stranger"])
@@ -426,8 +491,7 @@ def test_a_commit_without_all_parts_says_which_are_missing(photos: Path, tmp_pat
         commit(tmp_path / "out")
     pack(photos, tmp_path / "out", part="3/4", **options)
     assert commit(tmp_path / "out").num_samples == 24
-    with pytest.raises(DatasetError, match=r"expected parts of a dataset, got none"):
-        commit(tmp_path / "out")
+    assert commit(tmp_path / "out").already
 
 
 def test_parts_on_other_terms_are_refused(photos: Path, tmp_path: Path) -> None:

@@ -229,6 +229,26 @@ def test_a_folder_that_is_no_dataset_is_an_error(tmp_path: Path) -> None:
         verify(tmp_path / "missing")
 
 
+def test_a_list_of_skipped_samples_that_is_gone_or_changed_is_found(own_photos: Path, tmp_path: Path) -> None:
+    next(own_photos.rglob("*.jpg")).write_bytes(b"")
+    pack(own_photos, tmp_path / "out", to="tar", on_error="skip")
+    rejects = tmp_path / "out/rejects.jsonl"
+    assert verify(tmp_path / "out").problems == []
+    flip(rejects, 5)
+    assert any("checksum" in problem and str(rejects) in problem for problem in verify(tmp_path / "out").problems)
+    rejects.unlink()
+    assert verify(tmp_path / "out").problems == [f"expected the list of samples that were skipped, got nothing, at {rejects}"]
+
+
+def test_a_damaged_orientation_is_a_problem_and_no_crash(own_photos: Path, tmp_path: Path) -> None:
+    pack(own_photos, tmp_path / "out", to="mmap")
+    path = tmp_path / "out/columns/0/image.orientation.npy"
+    flip(path, path.stat().st_size - 1)
+    problems = verify(tmp_path / "out").problems
+    assert any("checksum" in problem and str(path) in problem for problem in problems)
+    assert any("expected an orientation from 1 to 8, got " in problem for problem in problems)
+
+
 def test_verify_writes_nothing(own: Path, contents: Callable[[Path], dict[str, bytes]]) -> None:
     before = contents(own)
     verify(own, workers=2)
