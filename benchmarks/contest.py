@@ -82,6 +82,11 @@ class Row:
 
     @property
     def seconds(self) -> list[float]:
+        """Of each round, until all is on the disk: what a `sync` behind the work took is part of it."""
+        return [done["seconds"] + done["sync_s"] for done in self.rounds]
+
+    @property
+    def returned_s(self) -> list[float]:
         """Of each round."""
         return [done["seconds"] for done in self.rounds]
 
@@ -211,16 +216,17 @@ def difference(expected: Mapping[str, Any], told: Mapping[str, Any]) -> str | No
 
 
 def table(rows: Sequence[Row], num_samples: int) -> str:
-    """Medians, their spread, and how many times the first one's time each takes."""
+    """Medians until all is on the disk, their spread, and how many times the first one's time each takes; and when each returned."""
     width = max(len(row.name) for row in rows)
-    lines = [f"{'':{width}}   median s   (min to max)        samples/s   MB written   peak MB   time / {rows[0].name}"]
+    lines = [f"{'':{width}}   median s   (min to max)      returned s   samples/s   MB written   peak MB   time / {rows[0].name}"]
     for row in rows:
         if row.trouble or not row.rounds:
             lines.append(f"{row.name:{width}}   {row.trouble or 'not run'}")
             continue
         seconds = statistics.median(row.seconds)
         spread = f"({min(row.seconds):.2f} to {max(row.seconds):.2f})"
-        figures = f"{seconds:11.2f}   {spread:18}{num_samples / seconds:11,.0f}{row.rounds[-1]['nbytes'] / 1e6:13,.1f}{row.peak_mb:10,.0f}"
+        returned = f"{statistics.median(row.returned_s):11.2f}{num_samples / seconds:12,.0f}"
+        figures = f"{seconds:11.2f}   {spread:17}{returned}{row.rounds[-1]['nbytes'] / 1e6:13,.1f}{row.peak_mb:10,.0f}"
         ratio = seconds / statistics.median(rows[0].seconds) if rows[0].rounds and not rows[0].trouble else None
         lines.append(f"{row.name:{width}}{figures}{f'{ratio:8.2f}x' if ratio else ''}")
     return "\n".join(lines)

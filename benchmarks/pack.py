@@ -9,8 +9,8 @@ PHOTOS is a folder of class folders of JPEGs; its files are copied under other n
     validate    as `store`, and every picture decoded to be sure of it, beside the decoder alone, which writes nothing
     resize      longer side 341 (of a 4:3 photo: shorter side 256), JPEG quality 90; FFCV knows only a limit for the longer side
 
-Times are of the work alone, with no start of an interpreter or import in it. This package flushes its files to the disk within its time, the
-others leave that to the system. Memory is that of all processes of a contestant, with what they import. Peers are installed by
+Times are of the work alone, with no start of an interpreter or import in it, until the files are on the disk: this package flushes them itself,
+for the others a `sync` behind their work is counted. The table says when each returned, too. Memory is that of all processes of a contestant, with what they import. Peers are installed by
 `python -m benchmarks.peers install NAME...`; one that is not there says so in the table.
 """
 
@@ -163,7 +163,9 @@ def main() -> None:
         rows = contest.compete(work, photos, args.workers, args.rounds)
         print(f"\n{work.title}\n{contest.table(rows, num_samples)}", flush=True)
         results.append((work, rows))
-    print("\nfastdata's files are flushed to the disk within its time; the others' are not, and wait for the system.")
+    print(
+        "\ntimes end when all is on the disk: fastdata flushes its files itself, the others leave it to the system, here to a sync behind them"
+    )
     print(f"fastdata keeps {held['columns']:.0f} bytes of columns for each sample, and while it packs {held['journal']:.0f} of journal.")
     if args.plot:
         contest.plot({work.title: rows for work, rows in results}, args.plot)
