@@ -9,9 +9,10 @@ PHOTOS is a folder of class folders of JPEGs; its files are copied under other n
     validate    as `store`, and every picture decoded to be sure of it, beside the decoder alone, which writes nothing
     resize      longer side 341 (of a 4:3 photo: shorter side 256), JPEG quality 90; FFCV knows only a limit for the longer side
 
-Times are of the work alone, with no start of an interpreter or import in it, until the files are on the disk: this package flushes them itself,
-for the others a `sync` behind their work is counted. The table says when each returned, too. Memory is that of all processes of a contestant, with what they import. Peers are installed by
-`python -m benchmarks.peers install NAME...`; one that is not there says so in the table.
+Times are of the work alone, with no start of an interpreter or import in it, until the files are on the disk: this package flushes them
+itself, for the others a `sync` behind their work is counted. The table says when each returned, too. Memory is that of all processes of a
+contestant, with what they import. Peers are installed by `python -m benchmarks.peers install NAME...`; one that is not there says so in the
+table.
 """
 
 from __future__ import annotations

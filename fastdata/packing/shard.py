@@ -145,8 +145,8 @@ def _kind(error: DataError) -> str:
 _WINDOW_NBYTES = 64 << 20
 """Bytes of parts whose samples are shuffled among each other, held in memory: dozens of parts of any source that has several samples in one."""
 
-_SUMMED_PIXELS = 1 << 15
-"""Pixels of a picture that are summed, at least, and less than twice as many: a thirtieth of the time that decoding takes (benchmarks.pack)."""
+_SUMMED_PIXELS = 1 << 13
+"""Pixels of a picture that are summed, at least, and less than twice as many: a fiftieth of the time that decoding takes (benchmarks.pack)."""
 
 
 class _Rows:
