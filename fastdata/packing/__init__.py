@@ -237,9 +237,11 @@ def _resume(journal: Journal, terms: Terms, share: tuple[int, int] | None, overw
 
 
 def _tidy(journal: Journal, target: Path) -> None:
-    """Remove what a pack has left that was killed when its dataset had just got its name."""
-    Journal(target).end()
-    if journal.exists and not journal.ended and (journal.folder / "manifest.json").is_file():
+    """Remove what a pack has left that was killed when its dataset had just got its name; folders of others are not touched."""
+    made = [folder for folder in (target, journal.folder) if foreign(folder) is None and (folder / "manifest.json").is_file()]
+    if target in made:
+        Journal(target).end()
+    if journal.folder in made and not journal.ended:
         journal.clear()
 
 

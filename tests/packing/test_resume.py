@@ -191,6 +191,16 @@ def test_a_commit_killed_at_any_moment_is_done_by_the_next(store: str, photos: P
     assert moment > 70
 
 
+@pytest.mark.parametrize("place", ["out", "out.partial"])
+def test_a_commit_touches_no_folder_of_another_program(place: str, tmp_path: Path) -> None:
+    for name in ("manifest.json", "index.html", "journal/diary.txt"):
+        (tmp_path / place / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / name).write_text("{}")
+    with pytest.raises(DatasetError):
+        commit(tmp_path / "out")
+    assert [path.name for path in listed(tmp_path / place)] == ["index.html", "diary.txt", "manifest.json"]
+
+
 @pytest.mark.parametrize("inside", ["splits/mine.txt", "shards/mine.txt", "thesis.txt"])
 def test_a_folder_of_that_name_that_no_pack_has_made_is_not_touched(inside: str, photos: Path, tmp_path: Path) -> None:
     (tmp_path / "out.partial" / inside).parent.mkdir(parents=True)
